@@ -836,8 +836,8 @@ BEGIN
                 USING ERRCODE = 'object_in_use',
                       HINT = CASE WHEN n > 1000 THEN 'More than 1000 events follow its position, and its filter refused those that were tried. '
                                                      'Wait until its position has moved on, '
-                                  ELSE 'Wait until outbox.stats shows none pending, retrying, blocked or dead, ' END
-                             || 'or give them up with discard => true.';
+                                  ELSE 'Wait until none is pending, retrying, blocked or dead, ' END
+                             || 'or give them up with "discard".';
         END IF;
     END IF;
     DELETE FROM outbox.endpoint_settings e WHERE e.endpoint_id = s.endpoint_id;

@@ -284,7 +284,7 @@ BEGIN
     PERFORM outbox.require_endpoint(name, FOUND);
     IF starts_with(topic, 'outbox.') AND topic <> 'outbox.test' THEN
         RAISE EXCEPTION 'topic "%" is reserved', topic
-            USING ERRCODE = 'reserved_name',
+            USING ERRCODE = 'reserved_name', COLUMN = 'topic',
                   HINT = 'Use a topic of yours, or leave the argument out.';
     END IF;
     SELECT count(*) FILTER (WHERE k.status <> 'dead'), count(*) FILTER (WHERE k.status = 'dead') INTO waiting, dead

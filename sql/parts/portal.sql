@@ -17,18 +17,19 @@ CREATE TABLE outbox.portal_limits_here (
 COMMENT ON TABLE outbox.portal_limits_here IS
 'Limits of tenants, where outbox.set_portal_limits() said so (NULL: as for all tenants), and what they have called';
 
-CREATE FUNCTION outbox.portal_limits(tenant text, OUT max_endpoints int4, OUT settings text[], OUT max_calls int4)
+CREATE FUNCTION outbox.portal_limits(tenant text) RETURNS jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM outbox.check_tenant(tenant);
-    SELECT COALESCE(own.max_endpoints, common.max_endpoints, 10),
-           COALESCE(own.settings, common.settings, '{url,topics,filter,format,headers,rate_limit,label,metadata}'),
-           COALESCE(own.max_calls, common.max_calls, 600)
-    INTO portal_limits.max_endpoints, portal_limits.settings, portal_limits.max_calls
-    FROM (SELECT) one
-    LEFT JOIN outbox.portal_limits_here own ON own.tenant = portal_limits.tenant
-    LEFT JOIN outbox.portal_limits_here common ON common.tenant = '';
+    RETURN (
+        SELECT jsonb_build_object(
+            'max_endpoints', COALESCE(own.max_endpoints, common.max_endpoints, 10),
+            'settings', COALESCE(own.settings, common.settings, '{url,topics,filter,format,headers,rate_limit,label,metadata}'),
+            'max_calls', COALESCE(own.max_calls, common.max_calls, 600))
+        FROM (SELECT) one
+        LEFT JOIN outbox.portal_limits_here own ON own.tenant = portal_limits.tenant
+        LEFT JOIN outbox.portal_limits_here common ON common.tenant = '');
 END $$;
 COMMENT ON FUNCTION outbox.portal_limits IS
 'How many endpoints a tenant may have, which settings it may choose, and how many calls in an hour may change '
@@ -127,11 +128,9 @@ LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
 DECLARE
-    most int4;
+    most CONSTANT int4 := outbox.portal_limits(outbox.portal_tenant(tenant)) -> 'max_calls';
     calls float8;
 BEGIN
-    PERFORM outbox.portal_tenant(tenant);
-    SELECT l.max_calls INTO most FROM outbox.portal_limits(tenant) l;
     INSERT INTO outbox.portal_limits_here AS here (tenant, spent, counted_at) VALUES (tenant, 1, clock_timestamp())
     ON CONFLICT ON CONSTRAINT portal_limits_here_pkey DO UPDATE
     SET spent = GREATEST(here.spent - most / 3600.0
@@ -182,7 +181,7 @@ AS $$
 DECLARE
     setting text;
     value jsonb;
-    allowed text[];
+    allowed CONSTANT text[] := ARRAY(SELECT jsonb_array_elements_text(outbox.portal_limits(tenant) -> 'settings'));
 BEGIN
     IF settings IS NULL OR jsonb_typeof(settings) <> 'object' THEN
         RAISE EXCEPTION 'settings must be a JSON object'
@@ -192,7 +191,6 @@ BEGIN
             USING ERRCODE = 'program_limit_exceeded', COLUMN = 'settings', HINT = 'Use at most 32768 bytes for all of them.';
     END IF;
     PERFORM outbox.check_portal_numbers(settings, 'settings');
-    SELECT l.settings INTO allowed FROM outbox.portal_limits(tenant) l;
     FOR setting, value IN SELECT * FROM jsonb_each(settings) LOOP
         PERFORM outbox.check_portal_setting(setting);
         IF setting <> ALL (allowed) THEN
@@ -287,7 +285,7 @@ BEGIN
         END IF;
         PERFORM outbox.change_endpoint(name, settings - 'url', p.reset, settings ->> 'url') WHERE settings <> '{}';
     EXCEPTION
-        WHEN data_exception OR duplicate_object THEN
+        WHEN data_exception OR duplicate_object OR object_not_in_prerequisite_state THEN
             GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, field = COLUMN_NAME, hint = PG_EXCEPTION_HINT;
             IF hint !~ 'outbox[.]|=>' THEN
                 RAISE;
@@ -296,6 +294,7 @@ BEGIN
                 USING ERRCODE = SQLSTATE, COLUMN = field,
                       HINT = CASE field WHEN 'url' THEN 'Use a URL that begins with https://, with an address that is public.'
                                         WHEN 'name' THEN 'Use another name, or none: then one is made.'
+                                        WHEN '' THEN 'Ask the operator.'
                                         ELSE 'Use another value.' END;
     END;
     RETURN outbox.portal_endpoint(name);
@@ -357,7 +356,7 @@ BEGIN
     IF FOUND THEN
         RETURN outbox.portal_endpoint(earlier) || jsonb_build_object('secret', outbox.endpoint_secret(earlier));
     END IF;
-    SELECT l.max_endpoints INTO most FROM outbox.portal_limits(tenant) l;
+    most := outbox.portal_limits(tenant) -> 'max_endpoints';
     IF (SELECT count(*) FROM outbox.endpoint_settings e WHERE e.tenant = portal_create_endpoint.tenant) >= most THEN
         RAISE EXCEPTION 'tenant "%" may have % endpoints at most', tenant, most
             USING ERRCODE = 'program_limit_exceeded', HINT = 'Drop one that is not used.';
@@ -442,7 +441,7 @@ COMMENT ON FUNCTION outbox.portal_drop_endpoint IS
 
 -- One query, and no lock: a read-only transaction may call it, and what it returns is
 -- the secret of the endpoint whose tenant was compared.
-CREATE FUNCTION outbox.portal_secret(tenant text, name text) RETURNS text
+CREATE FUNCTION outbox.portal_secret(tenant text, name text) RETURNS jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -452,7 +451,7 @@ BEGIN
     SELECT outbox.endpoint_secret(e.name) INTO secret FROM outbox.endpoint_settings e
     WHERE e.name = portal_secret.name AND e.tenant = portal_secret.tenant;
     PERFORM outbox.require_own(tenant, name, FOUND);
-    RETURN secret;
+    RETURN jsonb_build_object('secret', secret);
 END $$;
 COMMENT ON FUNCTION outbox.portal_secret IS 'The secret that requests to an endpoint of a tenant are signed with';
 
@@ -646,24 +645,24 @@ END $$;
 COMMENT ON FUNCTION outbox.portal_replays IS
 'The newest hundred replays of an endpoint of a tenant, and how far each of them is';
 
-CREATE FUNCTION outbox.portal_cancel_replay(tenant text, endpoint text, replay int8) RETURNS bool
+CREATE FUNCTION outbox.portal_cancel_replay(tenant text, endpoint text, replay int8) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM outbox.portal_own(tenant, endpoint);
-    RETURN outbox.cancel_replay(endpoint, replay);
+    RETURN jsonb_build_object('cancelled', outbox.cancel_replay(endpoint, replay));
 END $$;
 COMMENT ON FUNCTION outbox.portal_cancel_replay IS
-'Ends a replay of an endpoint of a tenant where it is, and returns true if it had not ended';
+'Ends a replay of an endpoint of a tenant where it is, and says whether it had not ended';
 
 CREATE FUNCTION outbox.portal_send_test(tenant text, name text, topic text DEFAULT 'outbox.test',
-    payload jsonb DEFAULT NULL) RETURNS uuid
+    payload jsonb DEFAULT NULL) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM outbox.portal_own(tenant, name);
     PERFORM outbox.check_portal_numbers(payload, 'payload');
-    RETURN outbox.send_test(name, topic, payload);
+    RETURN jsonb_build_object('event_id', outbox.send_test(name, topic, payload));
 END $$;
 COMMENT ON FUNCTION outbox.portal_send_test IS
 'Sends one event to this endpoint of a tenant alone, and returns its id';
@@ -673,15 +672,14 @@ COMMENT ON FUNCTION outbox.portal_send_test IS
 ------------------------------------------------------------------------
 
 -- The catalogue is the operator's, and the same for all tenants.
-CREATE FUNCTION outbox.portal_event_types(tenant text)
-RETURNS TABLE (topic text, description text, schema jsonb, example jsonb)
+CREATE FUNCTION outbox.portal_event_types(tenant text) RETURNS SETOF jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 100 SET search_path = pg_catalog, pg_temp
 AS $$
-#variable_conflict use_column
 BEGIN
-    PERFORM outbox.portal_tenant($1);
+    PERFORM outbox.portal_tenant(tenant);
     RETURN QUERY
-    SELECT t.topic, t.description, t.schema, t.example FROM outbox.event_types t ORDER BY t.topic;
+    SELECT jsonb_build_object('topic', t.topic, 'description', t.description, 'schema', t.schema, 'example', t.example)
+    FROM outbox.event_types t ORDER BY t.topic;
 END $$;
 COMMENT ON FUNCTION outbox.portal_event_types IS
 'The topics that outbox.event_types lists, each with its description, schema and example';

@@ -132,6 +132,7 @@ check_topic(const text *topic, bool restoring)
 		ereport(
 			ERROR,
 			(errcode(ERRCODE_RESERVED_NAME),
+			 err_generic_string(PG_DIAG_COLUMN_NAME, "topic"),
 			 errmsg("topic \"%s\" is reserved", excerpt(data, len)),
 			 errhint(
 				 "Topics that begin with \"outbox.\" belong to outbox itself. Choose another name.")));

@@ -23,6 +23,12 @@ sub portal { return ask($_[0], 'portal') }
 # The JSON that a function returns
 sub json { return decode_json(portal("SELECT $_[0]")) }
 
+sub limits
+{
+	my $limits = json("outbox.portal_limits('$_[0]')");
+	return join '|', $limits->{max_endpoints}, join(',', @{ $limits->{settings} }), $limits->{max_calls};
+}
+
 sub says
 {
 	my ($sql, $role) = @_;
@@ -46,7 +52,7 @@ foreach my $tenant (qw(acme globex))
 }
 like($name{acme}, qr/^ep-[0-9a-f]{32}$/, 'a name is made');
 ask("SELECT outbox.create_endpoint('operator', '$url{operator}')");
-$receiver->control(path => "/ok/$_", secret => portal("SELECT outbox.portal_secret('$_', '$name{$_}')")) foreach qw(acme globex);
+$receiver->control(path => "/ok/$_", secret => json("outbox.portal_secret('$_', '$name{$_}')")->{secret}) foreach qw(acme globex);
 $receiver->control(path => '/ok/operator', secret => ask("SELECT outbox.endpoint_secret('operator')"));
 my %event = map { $_ => ask("SELECT outbox.emit('order.a', '{\"n\": 1}', tenant => '$_')") } qw(acme globex);
 $receiver->wait_delivered(1, path => "/ok/$_") foreach qw(acme globex);
@@ -122,11 +128,11 @@ unlike(says("SELECT outbox.portal_deliveries('acme', before => regexp_replace(ou
 my ($listed) = map { decode_json($_) } split /\n/, portal("SELECT outbox.portal_replays('acme', '$name{acme}')");
 is("$listed->{replay_id} $listed->{events} $listed->{cancelled}", "$replay->{replay_id} 1 0", 'how far a replay is');
 isnt($listed->{finished_at}, undef, 'and when it ended');
-is(portal(<<SQL), "t\nf", 'one that goes on is cancelled, once');
+is(portal(<<SQL), "true\nfalse", 'one that goes on is cancelled, once');
 BEGIN;
 SELECT outbox.portal_replay('acme', '$name{acme}', now() - interval '1 hour') ->> 'replay_id' AS replay \\gset
-SELECT outbox.portal_cancel_replay('acme', '$name{acme}', :replay);
-SELECT outbox.portal_cancel_replay('acme', '$name{acme}', :replay);
+SELECT outbox.portal_cancel_replay('acme', '$name{acme}', :replay) -> 'cancelled';
+SELECT outbox.portal_cancel_replay('acme', '$name{acme}', :replay) -> 'cancelled';
 COMMIT;
 SQL
 $replay = decode_json((split /\n/, portal("SELECT outbox.portal_replays('acme', '$name{acme}')"))[0]);
@@ -139,20 +145,21 @@ ok(wait_settled($node), 'settled');
 
 is(portal("SELECT count(*) FROM outbox.portal_event_types('acme')"), '0', 'an empty catalogue');
 ask(q{SELECT outbox.set_event_type('order.b', 'It was paid.', '{"type": "object"}', '{"n": 4711}'), outbox.set_event_type('order.a')});
-is(portal("SELECT * FROM outbox.portal_event_types('$_')"), qq(order.a|||\norder.b|It was paid.|{"type": "object"}|{"n": 4711}),
+is_deeply([ map { decode_json($_) } split /\n/, portal("SELECT outbox.portal_event_types('$_')") ],
+	[ { topic => 'order.a', description => undef, schema => undef, example => undef }, { topic => 'order.b', description => 'It was paid.', schema => { type => 'object' }, example => { n => 4711 } } ],
 	"$_ sees the catalogue, in order")
   foreach qw(acme globex);
-my $example = portal("SELECT outbox.portal_send_test('acme', '$name{acme}', 'order.b')");
+my $example = json("outbox.portal_send_test('acme', '$name{acme}', 'order.b')")->{event_id};
 my ($got) = $receiver->wait_delivered(1, path => '/ok/acme', id => $example);
 is_deeply(decode_json($got->{body})->{data}, { n => 4711 }, 'a test event is the example of its topic');
 ok(wait_settled($node), 'settled');
 
 # --- Its secret
 
-my $former = portal("SELECT outbox.portal_secret('acme', '$name{acme}')");
+my $former = json("outbox.portal_secret('acme', '$name{acme}')")->{secret};
 my $new = json("outbox.portal_rotate_secret('acme', '$name{acme}', '0')")->{secret};
 isnt($new, $former, 'another secret');
-is($new, portal("SELECT outbox.portal_secret('acme', '$name{acme}')"), 'which can be read');
+is($new, json("outbox.portal_secret('acme', '$name{acme}')")->{secret}, 'which can be read');
 
 # --- One form of an endpoint, which every call returns
 
@@ -235,15 +242,48 @@ like(says(qq(SELECT outbox.portal_alter_endpoint('acme', '$name{acme}', '{"url":
 	qr/HINT:  They choose none\.$/, 'a hint where it may choose nothing');
 ask("SELECT outbox.set_portal_limits('acme', reset => true)");
 
+# --- Errors: each row of the table in doc/tenants.md, with its field and a hint
+
+ask("SELECT outbox.set_portal_limits('errors', max_endpoints => 2); SELECT outbox.create_endpoint('taken', '$url{acme}')");
+my $errors = json("outbox.portal_create_endpoint('errors', '$url{acme}', '{\"topics\": [\"error.*\"]}', 'errors')")->{name};
+portal("SELECT outbox.portal_pause_endpoint('errors', 'errors')");
+ask("SELECT outbox.emit('error.a', '{}', tenant => 'errors')");
+ok(wait_sql($node, "SELECT pending = 1 FROM outbox.stats WHERE endpoint = 'errors'"), 'something is undelivered');
+my %provoked = (
+	'22023' => [ 'timeout', q(SELECT outbox.portal_alter_endpoint('errors', 'errors', '{"timeout": 1}')) ],
+	'22004' => [ 'url', "SELECT outbox.portal_create_endpoint('errors', NULL)" ],
+	'42704' => [ 'event', "SELECT outbox.portal_delivery('errors', 'errors', '01a1f78f-2ee2-708b-8eef-2a7db13f4e83')" ],
+	'42710' => [ 'name', "SELECT outbox.portal_create_endpoint('errors', '$url{acme}', name => 'taken')" ],
+	'42939' => [ 'topic', "SELECT outbox.portal_send_test('errors', 'errors', 'outbox.mine')" ],
+	'54000' => [ 'topics', "SELECT outbox.portal_retry('errors', 'errors', topics => ARRAY[repeat('a', 9000)])" ],
+	'53400' => [ '', "SELECT outbox.portal_pause_endpoint('busy', 'none')" ],
+	'55000' => [ '', "SELECT outbox.portal_resume_endpoint('acme', '$name{acme}')" ],
+	'55006' => [ '', "SELECT outbox.portal_drop_endpoint('errors', 'errors')" ],
+	'OX412' => [ 'version', "SELECT outbox.portal_alter_endpoint('errors', 'errors', '{\"label\": \"x\"}', 1)" ],
+	'25001' => [ '', "BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT outbox.portal_create_endpoint('errors', '$url{acme}')" ],
+	'42501' => [ undef, 'SELECT * FROM outbox.endpoints' ]);
+ask("SELECT outbox.set_portal_limits('busy', max_calls => 0); SELECT outbox.pause_endpoint('$name{acme}')");
+my @rows = PostgreSQL::Test::Utils::slurp_file("$top/doc/tenants.md") =~ /^\| `(\w{5})` \| \d{3} \|/mg;
+is(join(' ', sort @rows), join(' ', sort keys %provoked), 'each row of the table is provoked');
+foreach my $state (sort keys %provoked)
+{
+	my ($field, $statement) = @{ $provoked{$state} };
+	my (undef, undef, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\n$statement", extra_params => [ '-U', 'portal' ]);
+	like($err, qr/ERROR:  $state: /, $statement);
+	is($err =~ /^COLUMN NAME:  (\w+)$/m ? $1 : '', $field // '', "$state: the field");
+	like($err, qr/^HINT:  (?!.*(?:outbox\.|superuser|=>))\w/m, "$state: a hint for the customer") if defined $field && $state ne '25001';
+}
+ask("SELECT outbox.resume_endpoint('$name{acme}'); SELECT outbox.drop_endpoint('taken')");
+portal("SELECT outbox.portal_drop_endpoint('errors', 'errors', discard => true)");
+
 # --- Limits
 
-is(portal("SELECT * FROM outbox.portal_limits('acme')"), '10|{url,topics,filter,format,headers,rate_limit,label,metadata}|600', 'the limits that nothing has changed');
+is(limits('acme'), '10|url,topics,filter,format,headers,rate_limit,label,metadata|600', 'the limits that nothing has changed');
 my $create = "SELECT outbox.portal_create_endpoint('acme', '$url{acme}')";
 ask('SELECT outbox.set_portal_limits(max_endpoints => 1)');
 like(says($create), qr/54000: tenant "acme" may have 1 endpoints at most HINT/, 'as many as it may have');
 ask("SELECT outbox.set_portal_limits('acme', max_endpoints => 2, settings => '{max_in_flight,topics}')");
-is(portal("SELECT * FROM outbox.portal_limits('acme')") . portal("SELECT * FROM outbox.portal_limits('globex')"),
-	'2|{max_in_flight,topics}|6001|{url,topics,filter,format,headers,rate_limit,label,metadata}|600', 'limits of its own');
+is(limits('acme') . ' ' . limits('globex'), '2|max_in_flight,topics|600 1|url,topics,filter,format,headers,rate_limit,label,metadata|600', 'limits of its own');
 like(says("BEGIN; $create; COMMIT; $create"), qr/54000/, 'one more, and not two');
 foreach my $case (
 	[ '{"url": "https://a.example/"}', '22023: setting "url" is not for tenants to choose HINT' ],
@@ -260,7 +300,7 @@ foreach my $case (
 like(says("SELECT outbox.set_portal_limits('acme', settings => '{secret}')", 'postgres'), qr/22023: unknown setting "secret" HINT/, 'no such setting');
 like(says("SELECT outbox.set_portal_limits('acme', max_endpoints => -1)", 'postgres'), qr/22023: invalid max_endpoints -1 HINT/, 'no such number');
 ask("SELECT outbox.set_portal_limits('acme', reset => true); SELECT outbox.set_portal_limits(reset => true)");
-is(portal("SELECT * FROM outbox.portal_limits('acme')"), '10|{url,topics,filter,format,headers,rate_limit,label,metadata}|600', 'and back');
+is(limits('acme'), '10|url,topics,filter,format,headers,rate_limit,label,metadata|600', 'and back');
 
 # --- Two sessions that create the last one at the same time
 
@@ -354,7 +394,7 @@ foreach my $function (grep { $call{$_} =~ /%e/ } sort keys %call)
 
 # --- A read-only transaction reads the secret, as of a standby
 
-is(portal("BEGIN READ ONLY; SELECT outbox.portal_secret('acme', '$name{acme}')"), $new, 'a secret is read in a read-only transaction');
+is(portal("BEGIN READ ONLY; SELECT outbox.portal_secret('acme', '$name{acme}') ->> 'secret'"), $new, 'a secret is read in a read-only transaction');
 
 # --- No other role can hold up the creation of endpoints
 
@@ -401,7 +441,8 @@ my %few = map { $_ => work_of($_) } @calls;
 ask("SELECT outbox.create_endpoint('other' || n, '$url{globex}', tenant => 'other' || n / 3, start_at => 'now') FROM generate_series(1, 300) n");
 foreach my $call (@calls)
 {
-	my $many = work_of($call);
+	# each hundredth change also removes old rows of outbox.endpoint_audit
+	my ($many) = sort { $a->{rows} <=> $b->{rows} } map { work_of($call) } 1 .. 2;
 	cmp_ok($many->{$_}, '<', $few{$call}{$_} + 100, "$call: $_") foreach qw(rows functions);
 }
 

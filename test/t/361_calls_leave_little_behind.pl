@@ -135,7 +135,7 @@ is(ask("$tests = 'dead'"), 10, 'ten dead tests are kept');
 # --- The number of calls is bounded for a tenant, all of its endpoints together
 
 ask('SELECT outbox.set_portal_limits(reset => true)');
-is(ask("SELECT max_calls FROM outbox.portal_limits('new')"), 600, 'so many by default');
+is(ask("SELECT outbox.portal_limits('new') -> 'max_calls'"), 600, 'so many by default');
 ask("SELECT outbox.set_portal_limits('acme', max_calls => 100)");
 ask("UPDATE outbox.portal_limits_here SET spent = 0 WHERE tenant = 'acme'");
 ask("SELECT outbox.portal_create_endpoint('acme', '$url', name => 'second')", 'portal');
