@@ -341,17 +341,31 @@ count_items(JsonbContainer *c, bool members, uint64 max)
 	return items;
 }
 
-/* Each part of the filter reads each of these items at most once.  See README.md. */
-static bool
-is_too_long(JsonPath *filter, Jsonb *payload)
+/*
+ * Returns what the filter reads of the payload at most, as its length times items.  Each
+ * part of it reads each item at most once.  See README.md.
+ */
+static uint64
+work_of(JsonPath *filter, Jsonb *payload)
 {
 	uint64 size = VARSIZE(payload);
-	uint64 max = OUTBOX_FILTER_MAX_ITEMS / VARSIZE(filter);
+	uint64 items = size / sizeof(JEntry);
 
-	if (VARSIZE(filter) * size > OUTBOX_FILTER_MAX_WORK)
-		return true;
-	return size / sizeof(JEntry) > max &&
-		count_items(&payload->root, walk(filter, false).members, max) > max;
+	if (VARSIZE(filter) * items > OUTBOX_FILTER_MAX_WORK / OUTBOX_FILTER_LONG)
+		items = count_items(&payload->root, walk(filter, false).members,
+							OUTBOX_FILTER_MAX_WORK / VARSIZE(filter));
+	return VARSIZE(filter) * Max(items, size / OUTBOX_FILTER_BYTES);
+}
+
+int64
+outbox_filter_time(JsonPath *filter, Jsonb *payload)
+{
+	uint64 work = payload ? work_of(filter, payload) : 0;
+
+	if (work <= OUTBOX_FILTER_MAX_WORK / OUTBOX_FILTER_LONG ||
+		work > OUTBOX_FILTER_MAX_WORK)
+		return 0;
+	return work * OUTBOX_FILTER_MAX_TIME / OUTBOX_FILTER_MAX_WORK;
 }
 
 /* Evaluates a filter, if it is not too long for this payload. */
@@ -365,7 +379,7 @@ outbox_filter(JsonPath *filter, Jsonb *payload)
 
 	if (payload == NULL)
 		return OUTBOX_FILTER_NO;
-	if (is_too_long(filter, payload))
+	if (work_of(filter, payload) > OUTBOX_FILTER_MAX_WORK)
 		return OUTBOX_FILTER_TOO_LONG;
 	cxt = AllocSetContextCreate(caller, "outbox filter", ALLOCSET_SMALL_SIZES);
 	MemoryContextSwitchTo(cxt);

@@ -14,16 +14,20 @@ typedef enum OutboxFilterResult
 {
 	OUTBOX_FILTER_NO,
 	OUTBOX_FILTER_YES,
-	OUTBOX_FILTER_ERROR,   /* neither true nor false: the delivery is dead */
-	OUTBOX_FILTER_TOO_LONG /* for the payload's size: the delivery is dead */
+	OUTBOX_FILTER_ERROR,	/* neither true nor false: the delivery is dead */
+	OUTBOX_FILTER_TOO_LONG, /* for the payload's size: the delivery is dead */
+	OUTBOX_FILTER_LATER		/* it has not been evaluated yet */
 } OutboxFilterResult;
 
 /*
- * The length of a filter in bytes, times the size of a payload in bytes, and times the
- * elements of its arrays.  The worst filter and payload then take about 5 ms.
+ * The length of a filter in bytes, times the elements of a payload's arrays.  So many bytes
+ * of the payload count as one element.  The worst filter and payload then take about so many
+ * µs.  One is long from 1/OUTBOX_FILTER_LONG of that on.
  */
-#define OUTBOX_FILTER_MAX_WORK (UINT64CONST(512) * 1024 * 1024)
-#define OUTBOX_FILTER_MAX_ITEMS (UINT64CONST(2) * 1024 * 1024)
+#define OUTBOX_FILTER_MAX_WORK (UINT64CONST(2) * 1024 * 1024)
+#define OUTBOX_FILTER_BYTES 256
+#define OUTBOX_FILTER_MAX_TIME 5000
+#define OUTBOX_FILTER_LONG 16
 
 /* Characters of a number in a filter, and operators of a filter that calculate. */
 #define OUTBOX_FILTER_MAX_DIGITS 40
@@ -38,5 +42,8 @@ extern JsonPath *outbox_filter_usable(JsonPath *filter);
  * memory.
  */
 extern OutboxFilterResult outbox_filter(JsonPath *filter, Jsonb *payload);
+
+/* Returns about how many µs that takes at most.  0: it is not long, or too long. */
+extern int64 outbox_filter_time(JsonPath *filter, Jsonb *payload);
 
 #endif /* OUTBOX_FILTER_H */

@@ -274,12 +274,41 @@ price(const OutboxFlow *f)
 	return f->parent->parent == NULL ? SHARE : SHARE * 2;
 }
 
+/* Adds to the debt of all, of which each part is bounded.  Returns when it was paid before. */
+static TimestampTz
+all_owe(OutboxFlow *root, int64 usec, TimestampTz clock)
+{
+	TimestampTz before = Max(root->judged_paid_at, clock);
+
+	root->judged_paid_at = before + Min(usec * price(root), PAYS_MAX);
+	return before;
+}
+
+bool
+outbox_flow_book(OutboxFlow *f, int64 usec, TimestampTz now)
+{
+	TimestampTz clock = now + slept;
+	OutboxFlow *top = f;
+
+	while (top->parent->parent != NULL)
+		top = top->parent;
+	if (top->booked_at == 0)
+		top->booked_at = all_owe(top->parent, usec, clock);
+	if (top->booked_at > clock)
+	{
+		f->judge_at = Max(f->judge_at, top->booked_at);
+		return false;
+	}
+	top->booked_at = 0;
+	return true;
+}
+
 /*
  * A flow with a debt of more than DEBT_FREE waits until it is paid, and until those are that
  * others made before it and had to wait for.
  */
 void
-outbox_flow_judged(OutboxFlow *f, int64 usec, TimestampTz now)
+outbox_flow_judged(OutboxFlow *f, int64 usec, int64 booked, TimestampTz now)
 {
 	TimestampTz clock = now + slept;
 	int64		late = 0;
@@ -298,10 +327,12 @@ outbox_flow_judged(OutboxFlow *f, int64 usec, TimestampTz now)
 			root->judge_at = root->judged_paid_at;
 		}
 	}
-	owe(&root->judged_paid_at, late * price(root), clock);
-	for (; late > 0 && f != root; f = f->parent)
+	if (late <= booked)
+		return;
+	(void) all_owe(root, late - booked, clock);
+	for (; f != root; f = f->parent)
 		if (f->judge_at > clock)
-			f->judge_at = Max(f->judge_at, root->judged_paid_at);
+			f->judge_at = Max(f->judge_at, Min(root->judged_paid_at, clock + PAYS_MAX));
 }
 
 bool

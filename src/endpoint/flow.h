@@ -36,6 +36,8 @@ typedef struct OutboxFlow
 								 * that is faster while the process sleeps */
 	TimestampTz
 		judge_at; /* by that clock: until then its filter waits (0: it does not) */
+	TimestampTz booked_at; /* by that clock: when a long evaluation has its turn among
+							* those of the flows below the root (0: there is none) */
 } OutboxFlow;
 
 /*
@@ -87,9 +89,13 @@ extern TimestampTz outbox_flow_end(OutboxFlow *f, int64 more, TimestampTz now);
  * becomes a debt of the endpoint and of its tenant.  _judge_at returns when more may be
  * done: 'now', or a time at which this is to be asked again.  While _has_to_wait is
  * false, it may.
+ *
+ * If it will take long, its turn is booked before.  _book returns true if it is to be done
+ * now, and _judged is then told the time that was booked.  Otherwise the endpoint waits.
  */
-extern void		   outbox_flow_judged(OutboxFlow *f, int64 usec, TimestampTz now);
-extern bool		   outbox_flow_has_to_wait(const OutboxFlow *f);
+extern bool outbox_flow_book(OutboxFlow *f, int64 usec, TimestampTz now);
+extern void outbox_flow_judged(OutboxFlow *f, int64 usec, int64 booked, TimestampTz now);
+extern bool outbox_flow_has_to_wait(const OutboxFlow *f);
 extern TimestampTz outbox_flow_judge_at(OutboxFlow *f, TimestampTz now);
 
 /* The process had nothing to do for so long: more of the debts of filters is paid. */

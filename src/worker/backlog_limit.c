@@ -232,7 +232,7 @@ overflow_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
 		return NULL;
 	result = outbox_row_forgotten(row) || (!ep->place.keeps && outbox_judge_later(ep)) ?
 		OUTBOX_FILTER_YES :
-		outbox_judge(ep, row);
+		outbox_judge_now(ep, row);
 	return result == OUTBOX_FILTER_NO ? NULL : &result;
 }
 

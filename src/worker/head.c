@@ -78,15 +78,14 @@ head_wants(void *arg, const char *name, size_t len, OutboxRow *row)
 		OutboxEndpoint *ep = s->endpoints[i];
 		bool			reads = ep->feed->attached || ep->feed->counted;
 
-		if (reads && !forgotten && outbox_judge_later(ep))
-		{
-			leave(ep);
-			reads = false;
-		}
-		s->result[i] = !reads ? OUTBOX_FILTER_NO :
+		s->result[i] = !reads ? OUTBOX_FILTER_LATER :
 			forgotten		  ? OUTBOX_FILTER_YES :
 								outbox_judge(ep, row);
-		wanted = wanted || !reads || s->result[i] != OUTBOX_FILTER_NO;
+		wanted = wanted || s->result[i] != OUTBOX_FILTER_NO;
+		if (reads && s->result[i] == OUTBOX_FILTER_LATER)
+			leave(ep);
+		if (s->result[i] == OUTBOX_FILTER_LATER)
+			s->result[i] = OUTBOX_FILTER_NO;
 		if (s->result[i] == OUTBOX_FILTER_NO)
 			continue;
 		outbox_endpoint_wake(ep);

@@ -56,23 +56,59 @@ outbox_judge_again(TimestampTz now)
 	outbox_turn_all_again(OUTBOX_TURN_JUDGE);
 }
 
-/* The payload is unpacked before, because that would be done for an event in any case. */
-OutboxFilterResult
-outbox_judge(OutboxEndpoint *ep, OutboxRow *row)
+/* Returns the debt for so many µs. */
+static int64
+debt_of(int64 usec)
 {
+	return usec + usec * usec / LONG_WORK;
+}
+
+/* The payload is unpacked before, because that would be done for an event in any case. */
+static OutboxFilterResult
+evaluate(OutboxEndpoint *ep, OutboxRow *row, int64 booked)
+{
+	Jsonb			  *payload = outbox_row_payload(row);
 	OutboxFilterResult result;
-	Jsonb			  *payload;
 	TimestampTz		   now;
 	int64			   usec;
 
-	if (ep->config.filter == NULL || outbox_row_unreadable(row))
-		return OUTBOX_FILTER_YES;
-	payload = outbox_row_payload(row);
 	(void) outbox_watchdog_work(&now);
 	result = outbox_filter(ep->config.filter, payload);
 	usec = outbox_watchdog_work(&now);
 	if (outbox_endpoint_rests(ep) && usec >= WAKE_FOR)
 		outbox_busy_add(ep);
-	outbox_slots_judged(ep, usec + usec * usec / LONG_WORK, now);
+	outbox_slots_judged(ep, debt_of(usec), booked, now);
 	return result;
+}
+
+static bool
+has_to_judge(OutboxEndpoint *ep, OutboxRow *row)
+{
+	return ep->config.filter != NULL && !outbox_row_unreadable(row);
+}
+
+OutboxFilterResult
+outbox_judge_now(OutboxEndpoint *ep, OutboxRow *row)
+{
+	return has_to_judge(ep, row) ? evaluate(ep, row, 0) : OUTBOX_FILTER_YES;
+}
+
+OutboxFilterResult
+outbox_judge(OutboxEndpoint *ep, OutboxRow *row)
+{
+	int64 usec;
+
+	if (!has_to_judge(ep, row))
+		return OUTBOX_FILTER_YES;
+	if (outbox_judge_later(ep))
+		return OUTBOX_FILTER_LATER;
+	usec = debt_of(outbox_filter_time(ep->config.filter, outbox_row_payload(row)));
+	if (usec > 0 && outbox_endpoint_rests(ep))
+		outbox_busy_add(ep);
+	if (usec > 0 && !outbox_slots_book(ep, usec))
+	{
+		(void) outbox_judge_later(ep);
+		return OUTBOX_FILTER_LATER;
+	}
+	return evaluate(ep, row, usec);
 }

@@ -22,8 +22,10 @@ extern void		   outbox_judge_again(TimestampTz now);
 
 /*
  * Returns the result of the endpoint's filter for the event, and adds the time that it took
- * to a debt.  An event that cannot be read passes.
+ * to a debt.  An event that cannot be read passes.  OUTBOX_FILTER_LATER: it is not to be
+ * evaluated now, because of a debt, or because others have their turn before.
  */
 extern OutboxFilterResult outbox_judge(OutboxEndpoint *ep, OutboxRow *row);
+extern OutboxFilterResult outbox_judge_now(OutboxEndpoint *ep, OutboxRow *row);
 
 #endif /* OUTBOX_JUDGE_H */

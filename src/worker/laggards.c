@@ -412,15 +412,15 @@ consider(Pages *pages, OutboxEndpoint *ep, OutboxRow *row)
 
 	if (ep->feed->page != pages->number || outbox_row_is_covered(row, c))
 		return;
-	if (!outbox_row_forgotten(row) && outbox_judge_later(ep))
+	outbox_step_blame(ep->id);
+	result = outbox_row_forgotten(row) ? OUTBOX_FILTER_YES : outbox_judge(ep, row);
+	if (result == OUTBOX_FILTER_LATER)
 	{
 		ep->feed->page = 0;
 		c->last_seq = Max(c->last_seq, outbox_row_seq(row) - 1);
 		pages->query->max_bytes = 0;
 		return;
 	}
-	outbox_step_blame(ep->id);
-	result = outbox_row_forgotten(row) ? OUTBOX_FILTER_YES : outbox_judge(ep, row);
 	if (outbox_judge_later(ep))
 		pages->query->max_bytes = 0; /* the page ends with this event */
 	if (result != OUTBOX_FILTER_NO)

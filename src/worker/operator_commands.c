@@ -515,7 +515,7 @@ charge_all(const Command *commands, int n, TimestampTz begun)
 		if (i < n && commands[i].ep == ep)
 			continue;
 		if (ep && !commands[from].left_alone)
-			outbox_slots_judged(ep, usec * (i - from) / n, now);
+			outbox_slots_judged(ep, usec * (i - from) / n, 0, now);
 		from = i;
 	}
 }

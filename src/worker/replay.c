@@ -165,7 +165,7 @@ replay_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
 		return NULL;
 	if (outbox_row_forgotten(row) || !outbox_subscribes(page->ep, topic, len, row))
 		return NULL;
-	included = outbox_judge(page->ep, row) == OUTBOX_FILTER_YES;
+	included = outbox_judge_now(page->ep, row) == OUTBOX_FILTER_YES;
 	if (outbox_judge_later(page->ep))
 		page->query.max_bytes = 0; /* the page ends with this event */
 	return included ? arg : NULL;

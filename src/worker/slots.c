@@ -225,9 +225,15 @@ payer_of(OutboxEndpoint *ep)
 }
 
 void
-outbox_slots_judged(OutboxEndpoint *ep, int64 usec, TimestampTz now)
+outbox_slots_judged(OutboxEndpoint *ep, int64 usec, int64 booked, TimestampTz now)
 {
-	outbox_flow_judged(payer_of(ep), usec, now);
+	outbox_flow_judged(payer_of(ep), usec, booked, now);
+}
+
+bool
+outbox_slots_book(OutboxEndpoint *ep, int64 usec)
+{
+	return outbox_flow_book(flow_of(ep), usec, GetCurrentTimestamp());
 }
 
 TimestampTz

@@ -66,10 +66,12 @@ extern TimestampTz outbox_slots_end(OutboxEndpoint *ep, int64 least, TimestampTz
 									TimestampTz now);
 
 /*
- * The endpoint's filter, or its commands, have worked so many µs.  _judge_at returns when
- * they may work again.
+ * The endpoint's filter, or its commands, have worked so many µs, of which some were
+ * booked.  _judge_at returns when they may work again.
  */
-extern void		   outbox_slots_judged(OutboxEndpoint *ep, int64 usec, TimestampTz now);
+extern bool		   outbox_slots_book(OutboxEndpoint *ep, int64 usec);
+extern void		   outbox_slots_judged(OutboxEndpoint *ep, int64 usec, int64 booked,
+									   TimestampTz now);
 extern TimestampTz outbox_slots_judge_at(OutboxEndpoint *ep);
 
 #endif /* OUTBOX_SLOTS_H */

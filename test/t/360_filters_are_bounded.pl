@@ -257,6 +257,15 @@ ok(wait_sql($node, "SELECT count(*) > 0 FROM outbox.stats WHERE endpoint LIKE 'c
 $receiver->wait_delivered(200, path => '/ok/open');
 ok(1, 'an endpoint of the tenant without a filter does not wait');
 
+# First evaluations of 50 tenants do not add up before an event of another
+
+my $first = 'SELECT outbox.%s FROM generate_series(1, 50) n';
+ask(sprintf $first, "create_endpoint('first' || n, '" . $receiver->url('/ok/first') . "', topics => '{first.*}', tenant => 'first' || n, filter => '$filter')");
+emit_costly('first.a', "'first' || n", 50, 1200);
+$receiver->wait_delivered(1, id => emit($node, 'load.first', '{}'), path => '/ok/plain');
+cmp_ok(requests('/ok/first'), '<', 25, 'an event that comes later is sent before most of them are evaluated');
+ask(sprintf $first, "drop_endpoint('first' || n, discard => true)");
+
 # Replays
 
 endpoint($node, $receiver, "again$_", "/ok/again$_", "topics => '{again.*}', tenant => 'again'") foreach 1 .. 4;

@@ -283,7 +283,7 @@ judges(const char *what, OutboxFlow *parent, int njudged, int64 usec, int min, i
 				continue;
 			worked += usec;
 			now += usec;
-			outbox_flow_judged(f, usec + usec * usec / 1000, now);
+			outbox_flow_judged(f, usec + usec * usec / 1000, 0, now);
 		}
 	}
 	worked = worked * 1000 / (now - begun);
@@ -304,10 +304,54 @@ batch_of_many(void)
 	begin_anew(false, 1);
 	other = add(&root, 0, 1);
 	for (int i = 0; i < 200; i++)
-		outbox_flow_judged(&add(&tenants[0], 0, 1)->flow, 250, now);
-	outbox_flow_judged(&other->flow, 6 * MS, now);
+		outbox_flow_judged(&add(&tenants[0], 0, 1)->flow, 250, 0, now);
+	outbox_flow_judged(&other->flow, 6 * MS, 0, now);
 	at = outbox_flow_judge_at(&other->flow, now);
 	ok(at > now && at < now + 500 * MS, "a batch of many endpoints is one debt", "", "");
+}
+
+/*
+ * Filters of so many endpoints, of a tenant or of none, are to be evaluated at the same
+ * moment, and each takes 5 ms.  One is evaluated at once, and the others have their turns.
+ * One of another tenant comes as the last, and is not behind all endpoints of a tenant.
+ */
+static void
+first_evaluations(const char *what, OutboxFlow *parent, int nlong, int64 most)
+{
+	TimestampTz begun;
+	TimestampTz last = 0;
+	TimestampTz apart = PG_INT64_MAX;
+	bool		judged[FLOWS_MAX] = {false};
+	int			done = 0;
+	char		words[200];
+
+	begin_anew(false, 1);
+	for (int i = 0; i < nlong; i++)
+		add(parent, 0, 1);
+	add(&tenants[1], 0, 1);
+	begun = now;
+	while (!judged[nlong] && now < begun + 1000 * USECS_PER_SEC)
+	{
+		now += MS;
+		for (int i = 0; i <= nlong; i++)
+		{
+			OutboxFlow *f = &endpoints[i].flow;
+
+			if (judged[i] ||
+				(outbox_flow_has_to_wait(f) && outbox_flow_judge_at(f, now) > now) ||
+				!outbox_flow_book(f, 30 * MS, now))
+				continue;
+			if (done++ > 0)
+				apart = Min(apart, now - last);
+			last = now;
+			now += 5 * MS;
+			outbox_flow_judged(f, 30 * MS, 30 * MS, now);
+			judged[i] = true;
+		}
+	}
+	snprintf(words, sizeof(words), "%s: %d of them, %d ms apart, the last after %d ms",
+			 what, done, (int) (apart / MS), (int) ((now - begun) / MS));
+	ok(judged[nlong] && apart > 200 * MS && now - begun < most, words, "", "");
 }
 
 /*
@@ -395,6 +439,8 @@ main(void)
 
 	owes();
 	batch_of_many();
+	first_evaluations("a hundred without a tenant", &root, 100, 26 * USECS_PER_SEC);
+	first_evaluations("a hundred of a tenant", &tenants[0], 100, USECS_PER_SEC);
 	judges("a filter of 0.1 ms", &root, 1, 100, 50, 65);
 	judges("ten of a tenant", &tenants[0], 10, 100, 50, 65);
 	judges("a hundred without one, of 5 ms each", &root, 100, 5 * MS, 5, 25);
