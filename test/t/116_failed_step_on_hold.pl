@@ -220,6 +220,10 @@ ok(wait_sql($node, "SELECT endpoint, action, error FROM outbox.set_aside WHERE w
 	'command: one that fails is set aside with the error');
 goes_on('command');
 ask('DROP TRIGGER obstacle ON outbox.parked');
+ask("SELECT outbox.discard('dead', event => '$dead[1]')");
+ask("SELECT outbox.resend('dead', event => '$dead[0]')");
+$receiver->wait_delivered(2, id => $dead[0]);
+is(ask("SELECT status FROM outbox.parked WHERE event_id = '$dead[1]'"), 'dead', 'command: a later one for the same delivery waits for it');
 ask('UPDATE outbox.commands SET retry_at = now()');
 ask("SELECT outbox.endpoint_changed(0)");
 $receiver->wait_delivered(1, id => $dead[1]);
