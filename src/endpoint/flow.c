@@ -24,14 +24,17 @@
 #define UNUSED_MAX USECS_PER_SEC
 
 /*
- * Filters and commands have an account of their own.  1/SHARE of the time pays that of a tenant, half
- * of that the account of an endpoint of the tenant, and twice that the account of all that
- * have to wait.  Of the time in which the process sleeps, IDLE_PAYS times as much more pays.
+ * Filters and commands have an account of their own.  1/SHARE of the time pays the account
+ * of a tenant, half of that the account of an endpoint of the tenant, and twice that the
+ * account of all that have to wait.  Of the time in which the process is idle, IDLE_PAYS
+ * times as much more pays.  It is not idle while it sleeps for a NAP: it waits for answers
+ * or events that come often, and they would wait for the work.
  */
 #define IDLE_PAYS 4
+#define NAP 1000
 
 static int64 orders; /* of flows that began to wait */
-static int64 slept;	 /* µs that filters' debts were paid for besides, in sleep */
+static int64 slept;	 /* µs of idle time, IDLE_PAYS times */
 
 /* True if the first is less, modulo 2^64. */
 static bool
@@ -257,12 +260,12 @@ owe(TimestampTz *paid_at, int64 usec, TimestampTz now)
 	*paid_at = Min(Max(*paid_at, now) + usec, now + PAYS_MAX);
 }
 
-/* ---------------------------------------------------------------- filters */
+/* --------------------------------------------------- filters and commands */
 
 void
 outbox_flow_slept(int64 usec)
 {
-	slept += usec * IDLE_PAYS;
+	slept += Max(usec - NAP, 0) * IDLE_PAYS;
 }
 
 /* Returns how many µs pay a µs of a debt. */
@@ -304,8 +307,8 @@ outbox_flow_book(OutboxFlow *f, int64 usec, TimestampTz now)
 }
 
 /*
- * A flow with a debt of more than DEBT_FREE waits until it is paid, and until those are that
- * others made before it and had to wait for.
+ * A flow with a debt of more than DEBT_FREE waits until it is paid, and until the debts are
+ * paid that others had to wait for before it.
  */
 void
 outbox_flow_judged(OutboxFlow *f, int64 usec, int64 booked, TimestampTz now)

@@ -98,7 +98,7 @@ extern void outbox_flow_judged(OutboxFlow *f, int64 usec, int64 booked, Timestam
 extern bool outbox_flow_has_to_wait(const OutboxFlow *f);
 extern TimestampTz outbox_flow_judge_at(OutboxFlow *f, TimestampTz now);
 
-/* The process had nothing to do for so long: more of the debts of filters is paid. */
+/* The process has slept for so long.  If it was idle, more of these debts is paid. */
 extern void outbox_flow_slept(int64 usec);
 
 /* How flows that are held are compared. */

@@ -187,7 +187,7 @@ typedef struct Chore
 	OutboxStep step; /* OUTBOX_STEPS: it has steps of its own, or cannot fail */
 	int		   when;
 	TimestampTz (*due)(void); /* DT_NOEND: never */
-	OutboxStepBody run;		  /* with the time of the round */
+	OutboxStepBody run;		  /* with the time at which this chore began */
 	void (*failed)(void);	  /* NULL: nothing is to be done */
 } Chore;
 
@@ -274,19 +274,22 @@ due(const Chore *c)
 static void
 carry_out(const Chore *c, TimestampTz now)
 {
+	TimestampTz begun = now;
+
 	if (((c->when & IF_UNLOCKED) && now < outbox_loop.due.retry_locks_at) || now < due(c))
 		return;
 	if (c->when & SETTLED)
 	{
 		/* In parts: the next round goes on. */
+		begun = GetCurrentTimestamp();
 		outbox_loop.due.settle_since = now - outbox_settle_interval * INT64CONST(1000);
 		outbox_settle_step(now, false);
 		if (outbox_loop.due.settle_since != 0)
 			return;
 	}
 	if (c->step == OUTBOX_STEPS)
-		c->run(&now);
-	else if (!outbox_step_run(c->step, c->run, &now) && c->failed)
+		c->run(&begun);
+	else if (!outbox_step_run(c->step, c->run, &begun) && c->failed)
 		c->failed();
 }
 

@@ -502,8 +502,9 @@ together(Command *commands, int n)
 }
 
 /*
- * The endpoints owe the time since 'begun', each its part.  Others wait for the whole of it,
- * so a wait for the disk or a processor counts, too.
+ * The endpoints owe the time since 'begun', each its part, with the settle that was made for
+ * these commands.  Others wait for the whole of it, so a wait for the disk or a processor
+ * counts, too.
  */
 static void
 charge_all(const Command *commands, int n, TimestampTz begun)
@@ -525,7 +526,7 @@ charge_all(const Command *commands, int n, TimestampTz begun)
 }
 
 void
-outbox_operator_commands_run(void *now)
+outbox_operator_commands_run(void *settle_begun)
 {
 	MemoryContext	caller = CurrentMemoryContext;
 	Command		   *commands = palloc(sizeof(Command) * BATCH);
@@ -535,9 +536,9 @@ outbox_operator_commands_run(void *now)
 	int				n;
 	TimestampTz		begun;
 	TimestampTz		until;
+	int64			settled = GetCurrentTimestamp() - *(TimestampTz *) settle_begun;
 	OutboxStepError failure;
 
-	(void) now;
 	outbox_txn_begin_step();
 	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_KEPT_EVENTS);
 	if (outbox_command_pass_begin(GetCurrentTransactionStartTimestamp()))
@@ -582,7 +583,7 @@ outbox_operator_commands_run(void *now)
 
 	for (int i = 0; i < n; i++)
 		take_effect(&commands[i]);
-	charge_all(commands, n, begun);
+	charge_all(commands, n, begun - settled);
 	if (over)
 		outbox_command_pass_end();
 	else if (n > 0)

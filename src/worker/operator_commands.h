@@ -8,7 +8,7 @@
 #include "endpoint/endpoint.h"
 
 /* Carries out a batch of commands. */
-extern void outbox_operator_commands_run(void *now);
+extern void outbox_operator_commands_run(void *settle_begun);
 
 /*
  * The last batch failed.  The next one carries out each command in a

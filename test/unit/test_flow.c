@@ -354,6 +354,30 @@ first_evaluations(const char *what, OutboxFlow *parent, int nlong, int64 most)
 	ok(judged[nlong] && apart > 200 * MS && now - begun < most, words, "", "");
 }
 
+/* A debt is paid sooner while the process is idle, and not while it takes naps. */
+static void
+idle(void)
+{
+	OutboxFlow *f;
+
+	begin_anew(false, 1);
+	f = &add(&root, 0, 1)->flow;
+	outbox_flow_judged(f, 30 * MS, 0, now);
+	for (int i = 0; i < 400; i++)
+	{
+		now += MS / 2;
+		outbox_flow_slept(MS / 2);
+	}
+	ok(outbox_flow_judge_at(f, now) > now, "naps of 0.5 ms for 200 ms do not pay", "",
+	   "");
+	for (int i = 0; i < 10; i++)
+	{
+		now += 10 * MS;
+		outbox_flow_slept(10 * MS);
+	}
+	ok(outbox_flow_judge_at(f, now) <= now, "10 ms ten times do", "", "");
+}
+
 /*
  * So many endpoints always want to try again, and fail at once.  One that answers after
  * 2 ms has an event each 100 ms.  To begin a request takes 3 ms.
@@ -439,6 +463,7 @@ main(void)
 
 	owes();
 	batch_of_many();
+	idle();
 	first_evaluations("a hundred without a tenant", &root, 100, 26 * USECS_PER_SEC);
 	first_evaluations("a hundred of a tenant", &tenants[0], 100, USECS_PER_SEC);
 	judges("a filter of 0.1 ms", &root, 1, 100, 50, 65);
