@@ -29,6 +29,29 @@ ok(wait_sql($node, $divided), 'two workers have an endpoint each');
 is(ask('SELECT state FROM outbox.status'), 'running', 'outbox.status has one row');
 is(ask('SELECT string_agg(worker::text, $$,$$ ORDER BY worker) FROM outbox.workers'), '1,2', 'outbox.workers has two');
 
+# One of two workers is stopped, in one of two databases: the numbers of its own endpoint are not exact
+ask('CREATE DATABASE other');
+$node->safe_psql('other', 'CREATE EXTENSION outbox');
+$node->safe_psql('other', "SELECT outbox.create_endpoint('there$_', '" . $receiver->url("/ok/there$_") . "')") foreach 1 .. 2;
+ok(wait_sql($node, "$divided AND datname = 'other'"), 'another database has two as well');
+my $figures = 0;
+foreach my $worker (1 .. 2)
+{
+	my $pid = ask("SELECT pid FROM outbox.workers WHERE datname = 'postgres' AND worker = $worker");
+	kill 'STOP', $pid;
+	my $id = emit($node, 'both.stopped', '{}');
+	$figures++;
+	ok(wait_sql($node, "SELECT state = 'stuck' FROM outbox.status"), "worker $worker is stopped: stuck");
+	ok(wait_sql($node, "SELECT count(*) FILTER (WHERE pending_exact AND pending = 0 AND delivered = $figures) = 1 AND count(*) FILTER (WHERE NOT pending_exact) = 1 FROM outbox.stats"),
+		'the other one has delivered, and its numbers are exact');
+	is($node->safe_psql('other', "SELECT state FROM outbox.status UNION ALL SELECT 'exact' FROM outbox.stats WHERE pending_exact"), "running\nexact\nexact",
+		'and those of the other database');
+	kill 'CONT', $pid;
+	ok(wait_sql($node, "SELECT bool_and(pending_exact AND delivered = $figures) FROM outbox.stats"), 'it goes on');
+	ok(wait_sql($node, "SELECT state = 'running' FROM outbox.status"), 'running again');
+}
+$node->safe_psql('postgres', 'DROP DATABASE other');
+
 # Notices go to each endpoint that subscribes, whichever worker serves it
 $receiver->control(path => '/ok/dies', behave => '/status/500');
 my $dead = emit($node, 'dies.one', '{}');
