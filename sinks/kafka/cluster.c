@@ -35,7 +35,7 @@
 
 static dlist_head clusters = DLIST_STATIC_INIT(clusters);
 static int		  event_fd;
-static uint64	  tls_version; /* of the files that settings name */
+static uint64	  settings_version;
 
 /* Instances that are being ended, each by a thread of its own. */
 static pthread_mutex_t ending_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -45,15 +45,17 @@ static int			   ending;
 static void (*serves)(int32_t endpoint);
 
 /*
- * librdkafka reads these files when an instance is made.  Another number says that they
- * have changed since then, or the settings.
+ * librdkafka reads these files when an instance is made, and addresses are judged when it
+ * connects.  Another number says that files or settings have changed since then.
  */
 static uint64
-read_tls_version(void)
+read_settings_version(void)
 {
+	const char *networks = GetConfigOption("outbox.allowed_networks", true, false);
 	static const char *const settings[] = {"outbox.ssl_ca_file", "outbox.ssl_cert_file",
 										   "outbox.ssl_key_file"};
-	uint64					 version = 0;
+	uint64 version = hash_bytes_extended((const unsigned char *) networks,
+										 (int) strlen(networks), 0);
 
 	for (size_t i = 0; i < lengthof(settings); i++)
 	{
@@ -80,7 +82,7 @@ read_tls_version(void)
 void
 kafka_clusters_init(const OutboxServices *services, int fd)
 {
-	tls_version = read_tls_version();
+	settings_version = read_settings_version();
 	serves = services->serves;
 	kafka_threads_init(services, fd);
 	event_fd = fd;
@@ -735,15 +737,15 @@ kafka_cluster_has_failed(KafkaCluster *c, char *reason, size_t size)
 void
 kafka_clusters_reload(void)
 {
-	uint64	   before = tls_version;
+	uint64	   before = settings_version;
 	dlist_iter iter;
 
-	tls_version = read_tls_version();
+	settings_version = read_settings_version();
 	dlist_foreach(iter, &clusters)
 	{
 		KafkaCluster *c = dlist_container(KafkaCluster, node, iter.cur);
 
 		kafka_threads_allow_again(c);
-		c->outdated = c->outdated || (c->url.encrypted && tls_version != before);
+		c->outdated = c->outdated || settings_version != before;
 	}
 }

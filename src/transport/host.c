@@ -1,7 +1,8 @@
 /*
  * host.c
- *	  Owns which host names a URL may have, whatever its scheme.  A name that cannot be
- *	  looked up is refused when the URL is given, and not with each delivery.
+ *	  Owns which hosts a URL may have, whatever its scheme.  A name that cannot be looked
+ *	  up, and an address that is not allowed, are refused when the URL is given, and not
+ *	  with each delivery.
  */
 #include "transport/host.h"
 
@@ -9,7 +10,10 @@
 #include <netdb.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
+
+#include "transport/address.h"
 
 /* A name that begins with "-" has no address, and has another meaning to libcurl. */
 bool
@@ -51,17 +55,19 @@ ends_in_number(const char *name)
 	return last[0] != '\0' && last[strspn(last, "0123456789")] == '\0';
 }
 
-/* True if the resolver takes the text for an address. */
+/* Asks outbox_address_judge() about an address as text.  False: it is none. */
 static bool
-is_address(const char *text)
+judge(const char *name, OutboxAddressClass *verdict, const char **why)
 {
 	struct addrinfo	 hints;
 	struct addrinfo *found;
 
 	memset(&hints, 0, sizeof(hints));
 	hints.ai_flags = AI_NUMERICHOST;
-	if (getaddrinfo(text, NULL, &hints, &found) != 0)
+	hints.ai_socktype = SOCK_STREAM;
+	if (getaddrinfo(name, NULL, &hints, &found) != 0)
 		return false;
+	*verdict = outbox_address_judge(found->ai_addr, outbox_networks, why);
 	freeaddrinfo(found);
 	return true;
 }
@@ -69,8 +75,10 @@ is_address(const char *text)
 const char *
 outbox_host_check(const char *host, char *bare, const char **hint)
 {
-	size_t len = strlen(host);
-	bool   brackets = len >= 2 && host[0] == '[' && host[len - 1] == ']';
+	OutboxAddressClass verdict;
+	const char		  *why;
+	size_t			   len = strlen(host);
+	bool			   brackets = len >= 2 && host[0] == '[' && host[len - 1] == ']';
 
 	if (brackets)
 	{
@@ -87,7 +95,7 @@ outbox_host_check(const char *host, char *bare, const char **hint)
 	memcpy(bare, host, len);
 	bare[len] = '\0';
 
-	if (is_address(bare))
+	if (judge(bare, &verdict, &why))
 		return NULL;
 	if (brackets || ends_in_number(bare))
 	{
@@ -103,21 +111,69 @@ outbox_host_check(const char *host, char *bare, const char **hint)
 	return NULL;
 }
 
+/* True if the name is localhost or in it.  It has only addresses of this host (RFC 6761). */
+static bool
+is_localhost(const char *name)
+{
+	size_t len = strlen(name);
+
+	return len >= 9 && strcasecmp(name + len - 9, "localhost") == 0 &&
+		(len == 9 || name[len - 10] == '.');
+}
+
+/* Of a name, only localhost is known to have no address that is allowed. */
+const char *
+outbox_host_judge(const char *host, bool plain, const char **hint)
+{
+	static char		   complaint[128];
+	OutboxAddressClass verdict;
+	char			   name[OUTBOX_HOST_SIZE];
+	const char		  *why;
+	const char		  *problem = outbox_host_check(host, name, hint);
+
+	if (problem)
+		return problem;
+	if (!judge(name, &verdict, &why))
+	{
+		verdict = OUTBOX_ADDRESS_PUBLIC;
+		if (is_localhost(name) && judge("127.0.0.1", &verdict, &why) &&
+			verdict == OUTBOX_ADDRESS_REFUSED)
+			(void) judge("::1", &verdict, &why);
+		else if (!plain || outbox_networks->n > 0)
+			return NULL;
+	}
+
+	if (verdict == OUTBOX_ADDRESS_REFUSED)
+	{
+		snprintf(complaint, sizeof(complaint), "the address in the URL is %s", why);
+		*hint =
+			"Use an address that is public. An operator can allow others in outbox.allowed_networks.";
+		return complaint;
+	}
+	if (verdict == OUTBOX_ADDRESS_PUBLIC && plain)
+	{
+		*hint =
+			"Use https. An operator can allow http to some addresses in outbox.allowed_networks.";
+		return "plain http is allowed to addresses in outbox.allowed_networks only";
+	}
+	return NULL;
+}
+
 const char *
 outbox_host_check_url(const char *url, const char **hint)
 {
 	const char *p = strstr(url, "://");
 	const char *problem = NULL;
+	bool		plain = strncasecmp(url, "http:", 5) == 0;
 
 	for (p = p ? p + strlen("://") : url; problem == NULL; p++)
 	{
 		char   host[OUTBOX_HOST_SIZE + sizeof("[]")];
-		char   bare[OUTBOX_HOST_SIZE];
 		size_t len = strcspn(p, ",/?#");
 		size_t name = p[0] == '[' ? strcspn(p, "],/?#") + 1 : strcspn(p, ":,/?#");
 
 		snprintf(host, sizeof(host), "%.*s", (int) (name < len ? name : len), p);
-		problem = outbox_host_check(host, bare, hint);
+		problem = outbox_host_judge(host, plain, hint);
 		p += len;
 		if (*p != ',')
 			break;

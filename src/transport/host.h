@@ -1,6 +1,6 @@
 /*
  * host.h
- *	  Judges the host names of URLs, whatever their scheme.  Pure.
+ *	  Judges the hosts of URLs, whatever their scheme.
  */
 #ifndef OUTBOX_HOST_H
 #define OUTBOX_HOST_H
@@ -20,7 +20,13 @@ extern bool outbox_host_is_name(const char *name);
  */
 extern const char *outbox_host_check(const char *host, char *bare, const char **hint);
 
-/* Checks each host of "scheme://host:port,host:port/path". */
+/*
+ * Checks a host, and whether requests may go to its address, 'plain' ones to other than
+ * https.  Returns the problem, and a hint; NULL: none.
+ */
+extern const char *outbox_host_judge(const char *host, bool plain, const char **hint);
+
+/* Judges each host of "scheme://host:port,host:port/path". */
 extern const char *outbox_host_check_url(const char *url, const char **hint);
 
 #endif /* OUTBOX_HOST_H */

@@ -331,6 +331,7 @@ ask("SELECT outbox.drop_endpoint('unsaid')");
 foreach my $bad ([ "$broker/a b", 'contains a space' ], [ "x\@$broker/a", 'a user name' ],
 	(map { [ "$broker,$_/a", 'a name that cannot be looked up' ] } '-a.example', 'a' x 64 . '.example', 'a..example', '<host>:9092', 'a"b'),
 	(map { [ "$_,$broker", 'neither a name nor an address' ] } '1.2.3.4.5:9092', '256.1.1.1', '[::g]:9092', '[abc]'),
+	(map { [ "$broker,$_/a", 'the address in the URL is private' ] } '10.0.0.1:9092', '[::ffff:10.0.0.1]', '0xa.1'),
 	(map { [ "$_/a", 'empty or too long' ] } ':9092', "$broker,", 'a.' x 130))
 {
 	my ($rc, undef, $err) = $node->psql('postgres', "SELECT outbox.create_endpoint('bad', 'kafka://$bad->[0]')");
@@ -536,11 +537,12 @@ ask('ALTER SYSTEM RESET outbox.ssl_ca_file');
 ask("SELECT outbox.drop_endpoint('$_')") foreach qw(good stranger late);
 
 # Addresses
+ask("SELECT outbox.create_endpoint('inside', 'kafka://$broker/inside', '{inside}', timeout => '61 s')");
+wait_status($node, emit($node, 'inside', '{"n": 0}'), 'delivered', 'to an address that is allowed');
 ask("ALTER SYSTEM SET outbox.allowed_networks = '10.99.0.0/16'");
 ask('SELECT pg_reload_conf()');
-ask("SELECT outbox.create_endpoint('inside', 'kafka://$broker/inside', '{inside}', timeout => '61 s')");
 endpoint_shows($node, 'inside', "state = 'backing_off' AND reason ~ 'address 127.0.0.1 is loopback, and not in outbox.allowed_networks'",
-	'a private address is refused');
+	'a connection that is open is not used for an address that is not allowed any more');
 $id = emit($node, 'inside', '{"n": 1}');
 ask("ALTER SYSTEM SET outbox.allowed_networks = '127.0.0.1/32'");
 ask('SELECT pg_reload_conf()');

@@ -224,16 +224,19 @@ $id = emit($node, 'silent', '{}');
 wait_status($node, $id, 'delivered', 'an event without an answer is sent again');
 endpoint_shows($node, 'silent', "failed_attempts >= 1 AND last_error = 'SQS: timed out'", 'and that was a failed attempt');
 
-# Addresses
+# Addresses, which are judged again with each connection
+ask("ALTER SYSTEM SET outbox.allowed_networks = '127.0.0.0/8, 192.0.2.0/24'");
+ask('SELECT pg_reload_conf()');
+wait_sql($node, q{SELECT current_setting('outbox.allowed_networks') ~ '192'});
+create('inside', "sqs:eu-central-1:$account:inside", '{inside}', rest => q(format => 'raw'));
+create('plain', "sqs:eu-central-1:$account:inside", '{plain}', config => '{"endpoint_url": "http://192.0.2.1"}');
 ask("ALTER SYSTEM SET outbox.allowed_networks = '10.99.0.0/16'");
 ask('SELECT pg_reload_conf()');
 $id = emit($node, 'keys', '{}');
 endpoint_shows($node, 'keys', "state = 'backing_off' AND reason = 'SQS: address 127.0.0.1 is loopback, and not in outbox.allowed_networks'",
 	'a connection that is open is not used for an address that is not allowed any more');
-create('inside', "sqs:eu-central-1:$account:inside", '{inside}', rest => q(format => 'raw'));
 my $inside = emit($node, 'inside', '{}');
 endpoint_shows($node, 'inside', "state = 'backing_off' AND reason = 'SQS: address 127.0.0.1 is loopback, and not in outbox.allowed_networks'", 'nor is a new one made');
-create('plain', "sqs:eu-central-1:$account:inside", '{plain}', config => '{"endpoint_url": "http://192.0.2.1"}');
 emit($node, 'plain', '{}');
 endpoint_shows($node, 'plain', "state = 'backing_off' AND reason ~ '^SQS: address 192.0.2.1 is .*, and not in outbox.allowed_networks'", 'nor to another address in clear');
 is(scalar requests('inside'), 0, 'nothing was sent');
@@ -331,13 +334,15 @@ my %words = (
 		'-a.example', 'a' x 64 . '.example:8443', 'a..example/'),
 	(map { ("'arn:aws:sqs:eu-central-1:$account:orders', $bad, '{\"endpoint_url\": \"http://$_\"}'" => 'neither a name nor an address') }
 		'1.2.3.4.5', '[abc]', '256.1.1.1:80'),
+	"'arn:aws:sqs:eu-central-1:$account:orders', $bad, '{\"endpoint_url\": \"https://10.0.0.1:8443\"}'" => 'the address in the URL is private',
+	"'arn:aws:sqs:eu-central-1:$account:orders', $bad, '{\"endpoint_url\": \"http://1.1.1.1\"}'" => 'plain http is allowed to addresses in',
 	"'arn:aws:sqs:eu-central-1:$account:orders', $bad, '{\"source\": \"x\"}'" => 'source cannot be used',
 	"'arn:aws:sqs:eu-central-1:$account:orders', $bad, '{\"proxy\": \"x\"}'" => 'unknown name "proxy" in config');
 foreach my $args (sort keys %words)
 {
 	my ($url, $credentials, $config) = $args =~ /^('[^']*'), ('[^']*'|NULL), ('[^']*'|NULL)$/;
 	my ($rc, undef, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\nSELECT outbox.create_endpoint('bad', $url, credentials => $credentials, config => $config)");
-	my $hint = $config =~ /(endpoint_url|source)/ && $words{$args} !~ /name/ ? $1 : 'A|Use|The|Write';
+	my $hint = $config =~ /(endpoint_url|source)/ && $words{$args} !~ /name|address/ ? $1 : 'A|Use|The|Write';
 	like($err, qr/ERROR:  22023: .*\Q$words{$args}\E.*HINT:.*(?:$hint)/s, "refused: $words{$args}");
 }
 foreach my $notice ([ "sqs:eu-central-1:$account:a", 1 ], [ "sqs:eu-central-1:$account:a.fifo", 0 ], [ "kinesis:eu-central-1:$account:stream/a", 0 ], [ "events:eu-central-1:$account:event-bus/a", 1 ])

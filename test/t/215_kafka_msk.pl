@@ -145,8 +145,8 @@ refused("kafkas://$name", json(%iam), 'NULL', 'credentials without access_key_id
 refused("kafkas://$name", json(%iam), json(access_key_id => 'a'), 'credentials without access_key_id or secret_access_key');
 refused("kafkas://$name", json(%iam, region => 'us-east-1'), $given, 'a broker in the URL is in another region than that of config');
 refused("kafkas://$name,b-2.kafka.us-east-1.amazonaws.com", json(%iam), $given, 'brokers in the URL are in different regions');
-refused('kafkas://10.0.0.1', json(%iam), $given, 'the region of the brokers is not known');
-refused('kafkas://10.0.0.1', json(%iam, region => 'Frankfurt'), $given, 'region in config is no region of AWS');
+refused('kafkas://1.1.1.1', json(%iam), $given, 'the region of the brokers is not known');
+refused('kafkas://1.1.1.1', json(%iam, region => 'Frankfurt'), $given, 'region in config is no region of AWS');
 refused("kafkas://$name", json(%iam, credentials => 'mine'), 'NULL', 'credentials in config is not role');
 refused("kafkas://$name", json(%iam, credentials => 'role'), $given, 'it has credentials, and those of a role, too');
 refused("kafkas://$name", json(%iam, credentials => 'role'), 'NULL', 'outbox.aws_role is none');
@@ -191,8 +191,8 @@ $broker->(words => undef);
 # The keys of the role
 my $first = role_keys(3600);
 set('outbox.aws_role', "'imds'");
-refused("kafkas://$name,10.0.0.1", json(%iam, credentials => 'role'), 'NULL', 'a broker in the URL has no name of Amazon MSK, so it does not get the keys of the role');
-refused('kafkas://10.0.0.1', json(%iam, credentials => 'role', region => $region), 'NULL', 'a broker in the URL has no name of Amazon MSK');
+refused("kafkas://$name,1.1.1.1", json(%iam, credentials => 'role'), 'NULL', 'a broker in the URL has no name of Amazon MSK, so it does not get the keys of the role');
+refused('kafkas://1.1.1.1', json(%iam, credentials => 'role', region => $region), 'NULL', 'a broker in the URL has no name of Amazon MSK');
 create('role', $name, json(%iam, credentials => 'role'), 'NULL');
 delivers('role', 'an event is delivered');
 is((logins())[-1]{key}, $first, 'with the keys of the machine');

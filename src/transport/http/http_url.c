@@ -79,74 +79,6 @@ outbox_http_retry_after(const char *value, size_t len, int64 now)
 	return Min((int64) date - now, RETRY_AFTER_MAX);
 }
 
-/* True if the name is localhost or in it.  It has only addresses of this host (RFC 6761). */
-static bool
-is_localhost(const char *name)
-{
-	size_t len = strlen(name);
-
-	return len >= 9 && strcasecmp(name + len - 9, "localhost") == 0 &&
-		(len == 9 || name[len - 10] == '.');
-}
-
-/* Asks outbox_address_judge() about an address as text.  False: it is none. */
-static bool
-judge(const char *name, OutboxAddressClass *verdict, const char **why)
-{
-	struct addrinfo	 hints;
-	struct addrinfo *found;
-
-	memset(&hints, 0, sizeof(hints));
-	hints.ai_flags = AI_NUMERICHOST;
-	hints.ai_socktype = SOCK_STREAM;
-	if (getaddrinfo(name, NULL, &hints, &found) != 0)
-		return false;
-	*verdict = outbox_address_judge(found->ai_addr, outbox_networks, why);
-	freeaddrinfo(found);
-	return true;
-}
-
-/*
- * Checks a host, and whether requests may go to its address.  Of a name, only localhost
- * is known to have no address that is allowed.  Returns the problem, or NULL.
- */
-static const char *
-check_host(const char *host, bool plain, const char **hint)
-{
-	static char		   complaint[128];
-	OutboxAddressClass verdict;
-	char			   name[OUTBOX_HOST_SIZE];
-	const char		  *why;
-	const char		  *problem = outbox_host_check(host, name, hint);
-
-	if (problem)
-		return problem;
-	if (!judge(name, &verdict, &why))
-	{
-		verdict = OUTBOX_ADDRESS_PUBLIC;
-		if (is_localhost(name) && judge("127.0.0.1", &verdict, &why) &&
-			verdict == OUTBOX_ADDRESS_REFUSED)
-			(void) judge("::1", &verdict, &why);
-		else if (!plain || outbox_networks->n > 0)
-			return NULL;
-	}
-
-	if (verdict == OUTBOX_ADDRESS_REFUSED)
-	{
-		snprintf(complaint, sizeof(complaint), "the address in the URL is %s", why);
-		*hint =
-			"Use an address that is public. An operator can allow others in outbox.allowed_networks.";
-		return complaint;
-	}
-	if (verdict == OUTBOX_ADDRESS_PUBLIC && plain)
-	{
-		*hint =
-			"Use https. An operator can allow http to some addresses in outbox.allowed_networks.";
-		return "plain http is allowed to addresses in outbox.allowed_networks only";
-	}
-	return NULL;
-}
-
 /*
  * True if the text has a space or a control character (also U+0080 to U+009F).  A URL
  * must not have them.
@@ -170,6 +102,28 @@ has_foreign_query(const char *url)
 	return false;
 }
 
+/* False of http and https with one slash or three, which libcurl takes for two. */
+static bool
+has_two_slashes(const char *url)
+{
+	const char *slashes = url + strcspn(url, ":");
+
+	return (strncasecmp(url, "http:", 5) != 0 && strncasecmp(url, "https:", 6) != 0) ||
+		(strncmp(slashes, "://", 3) == 0 && slashes[3] != '/');
+}
+
+/* True if the URL has a port, and it is 0. */
+static bool
+has_port_zero(CURLU *url)
+{
+	char *port = NULL;
+	bool  zero = curl_url_get(url, CURLUPART_PORT, &port, 0) == CURLUE_OK &&
+		atoi(port) == 0;
+
+	curl_free(port);
+	return zero;
+}
+
 /* Checks a URL that could be parsed. */
 static const char *
 check_parsed(CURLU *url, const char **hint)
@@ -178,7 +132,6 @@ check_parsed(CURLU *url, const char **hint)
 	char	   *scheme = NULL;
 	char	   *host = NULL;
 	char	   *user = NULL;
-	char	   *port = NULL;
 	bool		plain = false;
 
 	if (curl_url_get(url, CURLUPART_SCHEME, &scheme, 0) != CURLUE_OK ||
@@ -198,18 +151,17 @@ check_parsed(CURLU *url, const char **hint)
 		*hint = "Put credentials into the endpoint's headers, for example Authorization.";
 		complaint = "the URL contains a user name or a password";
 	}
-	else if (curl_url_get(url, CURLUPART_PORT, &port, 0) == CURLUE_OK && atoi(port) == 0)
+	else if (has_port_zero(url))
 	{
 		*hint = PORT_HINT;
 		complaint = PORT_COMPLAINT;
 	}
 	else
-		complaint = check_host(host, plain, hint);
+		complaint = outbox_host_judge(host, plain, hint);
 
 	curl_free(scheme);
 	curl_free(host);
 	curl_free(user);
-	curl_free(port);
 	return complaint;
 }
 
@@ -217,7 +169,6 @@ const char *
 outbox_http_check_url(const char *url, const char **hint)
 {
 	const char *complaint;
-	const char *slashes;
 	CURLU	   *parsed;
 
 	*hint = NULL;
@@ -242,10 +193,7 @@ outbox_http_check_url(const char *url, const char **hint)
 		return "the URL's query has a character outside ASCII";
 	}
 
-	/* libcurl takes one slash or three for two. */
-	slashes = url + strcspn(url, ":");
-	if ((strncasecmp(url, "http:", 5) == 0 || strncasecmp(url, "https:", 6) == 0) &&
-		(strncmp(slashes, "://", 3) != 0 || slashes[3] == '/'))
+	if (!has_two_slashes(url))
 	{
 		*hint = "Write the URL as https://host/path.";
 		return "the URL has no host";
@@ -342,10 +290,11 @@ outbox_http_check_proxy(const char *url)
 	char	   *part = NULL;
 	char		bare[OUTBOX_HOST_SIZE];
 
-	if (parsed == NULL || has_odd_byte(url) ||
+	if (parsed == NULL || has_odd_byte(url) || !has_two_slashes(url) ||
 		curl_url_set(parsed, CURLUPART_URL, url, 0) != CURLUE_OK ||
 		curl_url_get(parsed, CURLUPART_SCHEME, &part, 0) != CURLUE_OK ||
-		(strcmp(part, "http") != 0 && strcmp(part, "https") != 0))
+		(strcmp(part, "http") != 0 && strcmp(part, "https") != 0) ||
+		has_port_zero(parsed))
 		complaint = "It is not a URL with the scheme http or https.";
 	curl_free(part);
 	part = NULL;
