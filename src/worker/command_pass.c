@@ -29,18 +29,19 @@
 typedef struct Left
 {
 	int32 endpoint_id;
-	int64 passed; /* the last command that was carried out (0: none) */
-	bool  owes;	  /* true if they only wait until it has paid for these */
+	int64 passed; /* When it has paid, they go on behind this one (0: with the first). */
 } Left;
+
+/* They wait for the next pass with all endpoints, or go on now and then begin once more. */
+#define WITH_ALL (-1)
+#define GOES_ON (-2)
 
 static struct
 {
 	bool			   active;
-	OutboxCommandPlace place;	/* without 'upto' */
-	int32			   last;	/* endpoints with higher ids are not in the pass */
-	int32			   resumed; /* an endpoint that did not begin with its first command,
-								 * and does not owe (0: none) */
-	TimestampTz		   begun;	/* the last one with all endpoints */
+	OutboxCommandPlace place;	  /* without 'upto' */
+	int32			   last;	  /* endpoints with higher ids are not in the pass */
+	TimestampTz		   begun;	  /* the last one with all endpoints */
 	TimestampTz		   rested_at; /* when the next one with all endpoints may begin */
 	List			  *left;	  /* of Left, by endpoint_id */
 	TimestampTz		   paid_at;	  /* when one of these may have paid */
@@ -91,16 +92,35 @@ next_left(int32 endpoint_id)
 	return left && left->endpoint_id <= pass.last ? left : NULL;
 }
 
+static Left *
+find_left(int32 endpoint_id)
+{
+	Left *left = left_at(left_from(endpoint_id));
+
+	return left && left->endpoint_id == endpoint_id ? left : NULL;
+}
+
+static bool
+is_left(int32 endpoint_id)
+{
+	const Left *left = find_left(endpoint_id);
+
+	return left && left->passed != GOES_ON;
+}
+
 static void
-leave(int32 endpoint_id, int64 passed, bool owes)
+leave(int32 endpoint_id, int64 passed)
 {
 	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
-	Left		 *left = palloc(sizeof(Left));
+	Left		 *left = find_left(endpoint_id);
 
-	*left = (Left){.endpoint_id = endpoint_id, .passed = passed, .owes = owes};
-	pass.left = list_insert_nth(pass.left, left_from(endpoint_id), left);
-	if (owes && pass.resumed == endpoint_id)
-		pass.resumed = 0;
+	if (left == NULL)
+	{
+		left = palloc(sizeof(Left));
+		left->endpoint_id = endpoint_id;
+		pass.left = list_insert_nth(pass.left, left_from(endpoint_id), left);
+	}
+	left->passed = passed;
 	MemoryContextSwitchTo(old);
 }
 
@@ -124,7 +144,7 @@ find_paid(TimestampTz now)
 	{
 		Left *left = left_at((first + i) % list_length(pass.left));
 
-		if (!left->owes || owes(outbox_loop_find(left->endpoint_id)))
+		if (left->passed < 0 || owes(outbox_loop_find(left->endpoint_id)))
 			continue;
 		pass.paid_at = now;
 		return left;
@@ -134,28 +154,26 @@ find_paid(TimestampTz now)
 
 /* What was committed since it began may have lower numbers, so it begins once more. */
 static void
-end_resumed(void)
+end_turn(void)
 {
-	const Left *left = left_at(left_from(pass.resumed));
+	Left *left = find_left(pass.turn);
 
-	if (pass.resumed == 0)
+	if (left == NULL || left->passed != GOES_ON)
 		return;
-	if (left == NULL || left->endpoint_id != pass.resumed)
-		leave(pass.resumed, 0, true);
-	pass.resumed = 0;
+	left->passed = 0;
 	pass.paid_at = DT_NOBEGIN;
 }
 
 static void
 resume(Left *left)
 {
-	int32 endpoint_id = left->endpoint_id;
-
-	pass.place = (OutboxCommandPlace){.endpoint_id = endpoint_id, .passed = left->passed};
-	pass.turn = endpoint_id;
-	forget(left);
-	end_resumed();
-	pass.resumed = pass.place.passed > 0 ? endpoint_id : 0;
+	end_turn();
+	pass.turn = left->endpoint_id;
+	pass.place = (OutboxCommandPlace){.endpoint_id = pass.turn, .passed = left->passed};
+	if (left->passed > 0)
+		left->passed = GOES_ON;
+	else
+		forget(left);
 }
 
 bool
@@ -184,7 +202,6 @@ outbox_command_pass_begin(TimestampTz now)
 	if (pass.active)
 		return false;
 	pass.active = true;
-	pass.resumed = 0;
 	if (paid && (!outbox_loop.commands_pending || now < pass.rested_at))
 	{
 		pass.last = paid->endpoint_id;
@@ -196,7 +213,7 @@ outbox_command_pass_begin(TimestampTz now)
 	pass.last = PG_INT32_MAX;
 	outbox_loop.commands_pending = false;
 	for (int i = list_length(pass.left) - 1; i >= 0; i--)
-		if (!left_at(i)->owes)
+		if (left_at(i)->passed == WITH_ALL)
 			forget(left_at(i));
 	return true;
 }
@@ -229,7 +246,7 @@ outbox_command_pass_next_part(void)
 		return false;
 	do
 	{
-		if (left->owes && !owes(outbox_loop_find(left->endpoint_id)))
+		if (left->passed >= 0 && !owes(outbox_loop_find(left->endpoint_id)))
 		{
 			resume(left);
 			break;
@@ -248,16 +265,17 @@ outbox_command_pass_next_part(void)
 bool
 outbox_command_pass_leaves(int32 endpoint_id, OutboxEndpoint *ep)
 {
-	const Left *left = left_at(left_from(endpoint_id));
-	bool		waits = ep ? ep->member.recreate || ep->status.unstorable :
-							 outbox_roster_expects(endpoint_id);
+	bool waits = ep ? ep->member.recreate || ep->status.unstorable :
+					  outbox_roster_expects(endpoint_id);
 
-	if (left && left->endpoint_id == endpoint_id)
+	if (is_left(endpoint_id))
 		return true;
 	if (!waits && !owes(ep))
 		return false;
-	leave(endpoint_id, pass.place.endpoint_id == endpoint_id ? pass.place.passed : 0,
-		  !waits);
+	leave(endpoint_id,
+		  waits										? WITH_ALL :
+			  pass.place.endpoint_id == endpoint_id ? pass.place.passed :
+													  0);
 	return true;
 }
 
@@ -270,15 +288,14 @@ outbox_command_pass_is_last(int32 endpoint_id)
 void
 outbox_command_pass_to(int32 endpoint_id, int64 id, OutboxEndpoint *ep)
 {
-	const Left *left = left_at(left_from(endpoint_id));
-	bool		waits = left && left->endpoint_id == endpoint_id;
+	bool waits = is_left(endpoint_id);
 
 	pass.place.endpoint_id = endpoint_id;
 	pass.place.passed = id;
 	if (!waits && !owes(ep))
 		return;
 	if (!waits)
-		leave(endpoint_id, id, true);
+		leave(endpoint_id, id);
 	pass.place.passed = PG_INT64_MAX;
 	if (endpoint_id == pass.last)
 		outbox_command_pass_end();
@@ -288,5 +305,5 @@ void
 outbox_command_pass_end(void)
 {
 	pass.active = false;
-	end_resumed();
+	end_turn();
 }
