@@ -27,11 +27,11 @@ C_SOURCES = $(sort $(wildcard $(DIRS:%=%/*.c)))
 OBJS = $(C_SOURCES:.c=.o)
 
 # The install script is made of parts, in this order.
-SQL_PARTS = $(patsubst %,sql/parts/%.sql,guard log emit event_types workers endpoints secrets deliveries forget \
+SQL_PARTS = $(patsubst %,sql/parts/%.sql,guard log emit event_types workers endpoints secrets deliveries forget follow \
 	figures views pages operators portal tenant_limits copies grants privileges dump)
 
 # sql/ holds the install script, the stub of doc/testing.md and the inputs of pg_regress side by side.
-REGRESS = $(patsubst sql/%.sql,%,$(sort $(filter-out sql/outbox--% sql/stub.sql,$(wildcard sql/*.sql))))
+REGRESS = $(patsubst sql/%.sql,%,$(sort $(filter-out sql/outbox--% sql/source.sql,$(wildcard sql/*.sql))))
 ISOLATION = $(patsubst test/isolation/specs/%.spec,%,$(sort $(wildcard test/isolation/specs/*.spec)))
 ISOLATION_OPTS = --inputdir=test/isolation
 

@@ -21,7 +21,7 @@ DECLARE
 BEGIN
     SELECT r.srrelid::regclass::text INTO target
     FROM pg_subscription_rel r JOIN pg_class c ON c.oid = r.srrelid
-    WHERE c.relnamespace = 'outbox'::regnamespace ORDER BY c.relname LIMIT 1;
+    WHERE c.relnamespace = 'outbox'::regnamespace AND c.relname NOT IN ('emitted', 'deferred') ORDER BY c.relname LIMIT 1;
     IF FOUND THEN
         RAISE EXCEPTION 'a subscription writes to %', target
             USING ERRCODE = 'object_not_in_prerequisite_state',
@@ -45,7 +45,7 @@ DECLARE
 BEGIN
     FOR t IN SELECT c.relname FROM pg_class c
              WHERE c.relnamespace = 'outbox'::regnamespace
-             AND c.relkind = 'r'
+             AND c.relkind = 'r' AND c.relname NOT IN ('emitted', 'deferred')
     LOOP
         EXECUTE format('CREATE TRIGGER skip_replicated_row BEFORE INSERT OR UPDATE OR DELETE ON outbox.%I'
                        ' FOR EACH ROW EXECUTE FUNCTION outbox.skip_replicated()', t);

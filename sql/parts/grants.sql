@@ -41,7 +41,7 @@ BEGIN
         ('emit', '{SELECT,INSERT}'::text[], '{outgoing}'::name[], ''),
         ('emit', '{INSERT}', '{events}',
          '(id, topic, type, key, tenant, expires_at, headers, payload, body, content_type)'),
-        ('watch', '{SELECT}', '{status,stats,deliveries,workers,held_steps,set_aside,replay_progress,forget_progress,event_types}', ''),
+        ('watch', '{SELECT}', '{status,stats,deliveries,workers,held_steps,set_aside,sources,replay_progress,forget_progress,event_types}', ''),
         ('operate', '{SELECT}', '{endpoints,endpoint_audit,dead_letters,attempts,all_events,scheduled}', ''))
     SELECT 'USAGE', 'SCHEMA', 'outbox', ''
     UNION ALL

@@ -480,17 +480,21 @@ SELECT 'command', (SELECT k.event_id FROM outbox.parked k
                    WHERE k.endpoint_id = c.endpoint_id AND k.seq = c.seq LIMIT 1),
        s.name, s.tenant, c.action, c.error, c.failed_at, c.retry_at
 FROM outbox.commands c LEFT JOIN outbox.endpoint_settings s USING (endpoint_id)
-WHERE c.failed_at IS NOT NULL;
+WHERE c.failed_at IS NOT NULL
+UNION ALL
+SELECT 'source', CASE WHEN r.event ->> 'id' ~ '^[0-9a-f-]{36}$' THEN (r.event ->> 'id')::uuid END,
+       NULL, r.event ->> 'tenant', NULL, r.error, r.refused_at, NULL
+FROM outbox.refused_events r;
 COMMENT ON VIEW outbox.set_aside IS
 'Scheduled events and operators'' commands that failed, and why (each is tried again, and nothing else waits '
-'for it)';
-COMMENT ON COLUMN outbox.set_aside.what IS 'scheduled or command';
+'for it), and rows of sources that cannot be events';
+COMMENT ON COLUMN outbox.set_aside.what IS 'scheduled, command or source';
 COMMENT ON COLUMN outbox.set_aside.event_id IS
 'the event (NULL: the delivery that a command was meant for is gone)';
 COMMENT ON COLUMN outbox.set_aside.endpoint IS
 'the endpoint that a command was meant for (NULL: a scheduled event)';
 COMMENT ON COLUMN outbox.set_aside.tenant IS
-'tenant of a scheduled event, or the one that the endpoint belongs to (NULL: none)';
+'tenant of the event, or the one that the endpoint belongs to (NULL: none)';
 COMMENT ON COLUMN outbox.set_aside.action IS 'retry, resend, discard, cancel, due or probe (NULL: a scheduled event)';
 COMMENT ON COLUMN outbox.set_aside.error IS 'why';
 COMMENT ON COLUMN outbox.set_aside.failed_at IS 'time of the first failure';

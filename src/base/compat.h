@@ -237,4 +237,16 @@ outbox_push_jsonb_value(OutboxJsonbInState *state, JsonbIteratorToken token,
 #endif
 }
 
+/* A connection for logical replication; 16 and 17 each gave it another argument. */
+#if PG_VERSION_NUM >= 170000
+#define outbox_logical_connect(conninfo, name, problem) \
+	walrcv_connect(conninfo, true, true, false, name, problem)
+#elif PG_VERSION_NUM >= 160000
+#define outbox_logical_connect(conninfo, name, problem) \
+	walrcv_connect(conninfo, true, false, name, problem)
+#else
+#define outbox_logical_connect(conninfo, name, problem) \
+	walrcv_connect(conninfo, true, name, problem)
+#endif
+
 #endif /* OUTBOX_COMPAT_H */

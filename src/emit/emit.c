@@ -112,18 +112,11 @@ append(const OutboxNewEvent *e, bool has_id, pg_uuid_t *id)
 	set_stamp(slot, Anum_events_seq, Int64GetDatum(seq));
 	set_stamp(slot, Anum_events_xid, FullTransactionIdGetDatum(xid));
 	set_stamp(slot, Anum_events_epoch, Int64GetDatum(epoch));
-	set_stamp(slot, Anum_events_created_at, TimestampTzGetDatum(now));
+	set_stamp(slot, Anum_events_created_at,
+			  TimestampTzGetDatum(e->created_at != 0 ? e->created_at : now));
 	set_stamp(slot, Anum_events_piece, Int16GetDatum(piece));
 	write_row(rel, slot, Anum_events_topic, e);
 	OUTBOX_CRASH_POINT("emit.appended");
-}
-
-void
-outbox_append(const OutboxNewEvent *e, const pg_uuid_t *id)
-{
-	pg_uuid_t same = *id;
-
-	append(e, true, &same);
 }
 
 /* Stores a checked event in outbox.scheduled until it is due. */
@@ -144,12 +137,31 @@ schedule(const OutboxNewEvent *e, bool has_id, pg_uuid_t *id)
 	set_time(slot, Anum_scheduled_deliver_at, e->deliver_at, true);
 	set_stamp(slot, Anum_scheduled_xid, FullTransactionIdGetDatum(xid));
 	set_stamp(slot, Anum_scheduled_epoch, Int64GetDatum(outbox_current_epoch()));
-	set_time(slot, Anum_scheduled_created_at, now, true);
+	set_time(slot, Anum_scheduled_created_at, e->created_at != 0 ? e->created_at : now,
+			 true);
 	set_column(slot, Anum_scheduled_dedup_key, e->dedup_key);
 	for (int i = Anum_scheduled_failed_at; i <= Anum_scheduled_error; i++)
 		set_column(slot, i, NULL);
 	write_row(rel, slot, Anum_scheduled_topic, e);
 	OUTBOX_CRASH_POINT("emit.scheduled");
+}
+
+/* Writes a checked event where its time says. */
+static void
+store(const OutboxNewEvent *e, bool has_id, pg_uuid_t *id)
+{
+	if (e->deferred && e->deliver_at > GetCurrentTimestamp())
+		schedule(e, has_id, id);
+	else
+		append(e, has_id, id);
+}
+
+void
+outbox_append(const OutboxNewEvent *e, const pg_uuid_t *id)
+{
+	pg_uuid_t same = *id;
+
+	store(e, true, &same);
 }
 
 pg_uuid_t *
@@ -170,10 +182,7 @@ outbox_emit(const OutboxNewEvent *e)
 		if (!outbox_dedup_claim(e, id))
 			return id;
 	}
-	if (e->deferred && e->deliver_at > GetCurrentTimestamp())
-		schedule(e, has_id, id);
-	else
-		append(e, has_id, id);
+	store(e, has_id, id);
 	return id;
 }
 

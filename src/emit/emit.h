@@ -29,6 +29,7 @@ typedef struct OutboxNewEvent
 	bool		expires;
 	TimestampTz expires_at;
 	text	   *dedup_key;
+	TimestampTz created_at; /* 0: now */
 } OutboxNewEvent;
 
 /*
@@ -41,7 +42,10 @@ extern pg_uuid_t *outbox_emit(const OutboxNewEvent *e);
 /* Throws (25006) where nothing can be written, a standby for example. */
 extern void outbox_refuse_read_only(const char *function);
 
-/* Writes an event that was already checked into the log, under its own id. */
+/*
+ * Writes an event that was already checked, under its own id: into the log, or where it
+ * waits for its 'deliver_at'.
+ */
 extern void outbox_append(const OutboxNewEvent *e, const pg_uuid_t *id);
 
 /*

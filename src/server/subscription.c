@@ -12,6 +12,8 @@
  *   skips all others.  The tables of outbox are removed from that list in the
  *   transaction that adds them.
  * - If the library was not loaded at that moment, a trigger skips each row.
+ * - outbox.emitted and outbox.deferred are there for the subscriptions of outbox.follow(),
+ *	 whose names begin with "outbox_" (emit/take.c).
  * - When a worker empties a table, no WAL record for subscriptions is written.
  */
 #include "base/outbox.h"
@@ -36,13 +38,23 @@
 #include "base/version.h"
 #include "server/subscription.h"
 
+/* True if outbox.follow() has made the subscription to bring rows into this table. */
+static bool
+brings_events(const char *subscription, Oid table)
+{
+	const char *name = get_rel_name(table);
+
+	return strncmp(subscription, "outbox_", 7) == 0 && name != NULL &&
+		(strcmp(name, "emitted") == 0 || strcmp(name, "deferred") == 0);
+}
+
 /*
  * Tables of outbox that the subscription lists, without tables that are being copied at
  * the moment.  The process that copies has a slot at the publisher, which PostgreSQL must
  * drop.
  */
 static List *
-listed_tables(Oid subscription, Oid extension)
+listed_tables(Oid subscription, const char *name, Oid extension)
 {
 	Relation	rel = table_open(SubscriptionRelRelationId, AccessShareLock);
 	ScanKeyData key;
@@ -59,7 +71,8 @@ listed_tables(Oid subscription, Oid extension)
 
 		if ((listed->srsubstate == SUBREL_STATE_INIT ||
 			 listed->srsubstate == SUBREL_STATE_READY) &&
-			getExtensionOfObject(RelationRelationId, listed->srrelid) == extension)
+			getExtensionOfObject(RelationRelationId, listed->srrelid) == extension &&
+			!brings_events(name, listed->srrelid))
 			found = lappend_oid(found, listed->srrelid);
 	}
 	systable_endscan(scan);
@@ -83,7 +96,7 @@ outbox_leave_subscription(const char *name)
 	subscription = get_subscription_oid(name, true);
 	if (!OidIsValid(subscription))
 		return;
-	tables = listed_tables(subscription, extension);
+	tables = listed_tables(subscription, name, extension);
 	foreach (cell, tables)
 		RemoveSubscriptionRel(subscription, lfirst_oid(cell));
 	if (tables != NIL)

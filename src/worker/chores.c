@@ -22,6 +22,7 @@
 #include "log/step.h"
 #include "log/transaction.h"
 #include "server/shares.h"
+#include "server/source_keeper.h"
 #include "store/own_events.h"
 #include "store/positions.h"
 #include "store/settle.h"
@@ -258,6 +259,7 @@ static const Chore chores[] = {
 	{OUTBOX_STEPS, OF_DATABASE, outbox_retention_next_time, run_retention, NULL},
 	{OUTBOX_STEP_DEDUP, OF_DATABASE, outbox_dedup_next_time, outbox_dedup_sweep,
 	 outbox_dedup_failed},
+	{OUTBOX_STEPS, OF_DATABASE, outbox_sources_next_time, outbox_sources_run, NULL},
 };
 
 /* Returns when the chore is due, if it may be carried out. */

@@ -30,6 +30,7 @@
 #include "log/step.h"
 #include "log/transaction.h"
 #include "server/shares.h"
+#include "server/source_keeper.h"
 #include "store/endpoint_settings.h"
 #include "store/parked.h"
 #include "store/positions.h"
@@ -517,6 +518,7 @@ outbox_reload(bool tidy)
 		outbox_leftovers_secret();
 	outbox_step_blame(0);
 	outbox_retention_configure();
+	outbox_sources_configure();
 	look_for_dropped(r);
 	old = MemoryContextSwitchTo(caller);
 	r->ids = list_copy(r->ids); /* for after the commit */

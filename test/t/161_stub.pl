@@ -1,4 +1,4 @@
-# An application sees of sql/stub.sql what it sees of the extension: results, errors, grants.
+# An application sees of sql/source.sql what it sees of the extension: results, errors, grants.
 # The input of pg_regress is the same for both, and so is what it has to print.
 use strict;
 use warnings;
@@ -17,7 +17,7 @@ $node->start;
 $node->safe_psql('postgres', 'CREATE ROLE provided LOGIN CREATEROLE');
 $node->safe_psql('postgres', "CREATE DATABASE $_ OWNER provided") foreach qw(stub real);
 my ($rc, $out, $err) =
-  $node->psql('stub', "\\i $top/sql/stub.sql", extra_params => [ '-q', '-U', 'provided' ], on_error_stop => 1);
+  $node->psql('stub', "\\i $top/sql/source.sql", extra_params => [ '-q', '-U', 'provided' ], on_error_stop => 1);
 is($rc, 0, 'its owner installs the stub');
 is("$out$err", '', 'without a word');
 $node->safe_psql('real', 'SET client_min_messages = error; CREATE EXTENSION outbox');
@@ -64,7 +64,7 @@ SQL
 is(surface('stub'), surface('real'), 'functions and view have the same signatures');
 
 # It is not put beside the extension
-($rc, $out, $err) = $node->psql('real', "\\i $top/sql/stub.sql", on_error_stop => 1);
+($rc, $out, $err) = $node->psql('real', "\\i $top/sql/source.sql", on_error_stop => 1);
 isnt($rc, 0, 'a database with the extension refuses it');
 like($err, qr/schema "outbox" already exists/, 'and says why');
 done_testing();

@@ -1,5 +1,4 @@
-# Rows of a server without the extension become events of a subscriber that has it.
-# The examples of doc/limits.md set that up.
+# Events of a server without the library are delivered once and in order by one that follows it.
 use strict;
 use warnings;
 
@@ -8,52 +7,124 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my ($limits) = slurp_file("$top/doc/limits.md") =~ /^## Where it can run\n(.*?)^## /ms;
-my %example = $limits =~ /^```sql (publisher|subscriber)\n(.*?)^```$/msg;
-is(join(' ', sort keys %example), 'publisher subscriber', 'doc/limits.md has both sides');
+my $source = PostgreSQL::Test::Cluster->new('source');
+$source->init(allows_streaming => 'logical', extra => [ '--locale=C', '--encoding=UTF8' ]);
+$source->append_conf('postgresql.conf', "shared_preload_libraries = ''\n");
+$source->start;
 
-my $managed = PostgreSQL::Test::Cluster->new('managed');
-$managed->init(allows_streaming => 'logical');
-$managed->start;
-my $own = outbox_node('own', extension => 0);
+# As on a server of a provider: the owner of the database is no superuser.
+$source->safe_psql('postgres', 'CREATE ROLE provided LOGIN; CREATE ROLE outbox_follower LOGIN; CREATE ROLE shop_app LOGIN');
+$source->safe_psql('postgres', 'CREATE DATABASE shop OWNER provided');
+my $follower = outbox_node('follower', streaming => 1, conf => "wal_retrieve_retry_interval = '100 ms'\n");
 my $receiver = OutboxTest::Receiver->new('main');
+my $conninfo = $source->connstr('shop') . ' user=outbox_follower';
 
-$managed->safe_psql('postgres', $example{publisher});
-my $connection = $managed->connstr('postgres');
-$example{subscriber} =~ s/host=managed\.example dbname=shop user=replicator/@{[ $connection =~ s{'}{''}gr ]}/;
-
-sub announce
+sub at_source
 {
-	my ($n) = @_;
-	return $managed->safe_psql('postgres', "INSERT INTO announcements (topic, key, payload)"
-		  . " VALUES ('order.created', 'customer-7', jsonb_build_object('n', $n)) RETURNING id");
+	my ($sql, $role) = @_;
+	return $source->safe_psql('shop', $sql, extra_params => [ '-U', $role // 'provided' ]);
 }
 
-my @ids = announce(1);
-$own->safe_psql('postgres', $example{subscriber});
-endpoint($own, $receiver, 'billing', '/ok/billing', "topics => '{order.*}', start_at => 'beginning'");
-$managed->safe_psql('postgres', <<'SQL');
-BEGIN;
-INSERT INTO announcements (topic, payload) VALUES ('order.undone', '{}');
-ROLLBACK;
-SQL
-$receiver->wait_delivered(1, id => $ids[0]);
-push @ids, map { announce($_) } 2 .. 5;
-$receiver->wait_delivered(1, id => $_) foreach @ids;
-is_deeply([ map { $_->{id} } $receiver->requests(path => '/ok/billing') ],
-	\@ids, 'each row is delivered under its id, in order, and what was rolled back is not');
+sub ask { return $follower->safe_psql('postgres', $_[0]) }
 
-# While its subscriber is away, rows wait.
-$own->stop('immediate');
+sub quoted { return "'" . $_[0] =~ s/'/''/gr . "'" }
+
+sub follow { return 'SELECT outbox.follow(' . quoted('shop') . ', ' . quoted($conninfo) . ')' }
+
+# --- What is missing is said, one thing after the other
+
+sub refused
+{
+	my ($sql, $state, $said, $name) = @_;
+	my (undef, undef, $err) = $follower->psql('postgres', "\\set VERBOSITY verbose\n$sql");
+
+	like($err, qr/ERROR:\s+$state: .*$said/s, $name);
+	like($err, qr/^HINT: /m, "$name: a hint");
+	return;
+}
+refused(follow(), '(42501|28000|08006)', 'REPLICATION|replication', 'a role without the attribute');
+$source->safe_psql('postgres', 'ALTER ROLE outbox_follower REPLICATION');
+refused(follow(), '55000', 'no schema outbox of sql/source.sql', 'a server that has nothing');
+# The examples of doc/follow.md, in their order
+my $page = slurp_file("$top/doc/follow.md");
+my ($console, $rights, $start) = $page =~ /^```(?:console|sql publisher|sql subscriber)\n(.*?)^```$/msg;
+like($console, qr{^\$ psql -d shop -f sql/source\.sql$}m, 'doc/follow.md has its examples');
+is($source->psql('shop', "\\i $top/sql/source.sql", extra_params => [ '-q', '-U', 'provided' ], on_error_stop => 1), 0, 'its owner installs the source');
+refused(follow(), '55000', 'grant_follow', 'a role without rights');
+at_source($rights);
+refused("SELECT outbox.follow('shop', 'host=localhost password=x')", '22023', 'password', 'a password');
+refused("SELECT outbox.follow('Shop', 'host=localhost')", '22023', 'invalid name', 'a name');
+refused("SELECT outbox.follow('shop', " . quoted($follower->connstr('postgres')) . ')', '55000', 'this server', 'itself');
+is(at_source('SELECT count(*) FROM pg_replication_slots'), 0, 'no slot is left there');
+
+# --- From the source to the receiver
+
+endpoint($follower, $receiver, 'billing', '/ok/billing', "topics => '{order.*}'");
+my $earlier = at_source("SELECT outbox.emit('order.created', '{\"n\": 0}', key => 'c7', tenant => 'acme', headers => '{\"X-A\": \"b\"}')", 'shop_app');
+$start =~ s/host=managed.*?(?=')/$conninfo =~ s{'}{''}gr/e;
+like(ask($start), qr/^1\nshop\|/, 'what the source has already is taken over');
+my @ids = ($earlier);
+$receiver->wait_delivered(1, id => $earlier);
+sub announce { my ($n) = @_; return at_source("SELECT outbox.emit('order.created', '{\"n\": $n}', key => 'c7')", 'shop_app') }
+push @ids, map { announce($_) } 1 .. 4;
+at_source("BEGIN; SELECT outbox.emit('order.undone', '{}'); ROLLBACK", 'shop_app');
+$receiver->wait_delivered(1, id => $_) foreach @ids;
+is_deeply([ map { $_->{id} } $receiver->requests(path => '/ok/billing') ], \@ids, 'each is delivered under its id, in order, and what was rolled back is not');
+is(ask("SELECT tenant || ' ' || headers::text || ' ' || key FROM outbox.all_events WHERE id = '$earlier'"), 'acme {"X-A": "b"} c7', 'with tenant, headers and key');
+is(ask("SELECT created_at FROM outbox.all_events WHERE id = '$ids[1]'"), at_source("SELECT created_at FROM outbox.events WHERE id = '$ids[1]'"), 'and its time');
+is(ask('SELECT state FROM outbox.sources'), 'streaming', 'the view says so');
+ok(wait_sql($follower, 'SELECT asked_at IS NOT NULL FROM outbox.sources'), 'a process asks the source, without a call');
+
+# --- What outbox refuses is set aside, and the rest goes on
+
+ask("ALTER SYSTEM SET outbox.max_payload_size = '1 kB'");
+$follower->reload;
+ok(wait_sql($follower, "SELECT current_setting('outbox.max_payload_size') = '1kB'"), 'the follower allows less than the source');
+ask("SELECT pg_terminate_backend(pid) FROM pg_stat_subscription");
+at_source("BEGIN; SELECT outbox.emit('order.large', to_jsonb(repeat('x', 2000))); SELECT outbox.emit('order.beside', '{}'); COMMIT", 'shop_app');
+push @ids, announce(5);
+$receiver->wait_delivered(1, id => $ids[-1]);
+is(ask("SELECT source || ' ' || (event ->> 'topic') FROM outbox.refused_events WHERE error ~ 'too large'"), 'shop order.large', 'set aside, with the reason');
+is(ask("SELECT count(*) FROM outbox.all_events WHERE topic = 'order.beside'"), 1, 'the good event of the same transaction is taken');
+
+# --- While the follower is away, the source goes on
+
+$follower->stop('immediate');
 push @ids, map { announce($_) } 6 .. 10;
-$own->start;
+my $later = at_source("SELECT outbox.emit('order.later', '{}', deliver_at => clock_timestamp() + interval '1 hour')", 'shop_app');
+$follower->start;
 $receiver->wait_delivered(1, id => $_) foreach @ids;
-is($own->safe_psql('postgres', "SELECT string_agg(payload ->> 'n', ' ' ORDER BY seq) FROM outbox.events WHERE topic LIKE 'order.%'"),
-	'1 2 3 4 5 6 7 8 9 10', 'each became one event');
+ok(wait_sql($follower, "SELECT count(*) = 1 FROM outbox.scheduled WHERE id = '$later'"), 'what is to be delivered later waits here');
+# --- The source's table does not grow
 
-# What outbox refuses stops the subscription, and the log says why.
-my $begin = -s $own->logfile;
-$managed->safe_psql('postgres', "INSERT INTO announcements (topic, payload) VALUES ('no topic', '{}')");
-my $said = wait_until { slurp_file($own->logfile, $begin) =~ /invalid topic "no topic"/ } 'the log';
-ok($said, 'the log says what is refused');
+ask("UPDATE outbox.followed SET keep = '0'");
+wait_until { ask('SELECT outbox.keep_sources()'); at_source('SELECT count(*) FROM outbox.events') == 0 } 'what was taken leaves the source';
+ok(wait_sql($follower, "SELECT behind >= 0 AND retained >= 0 AND reason IS NULL FROM outbox.sources"), 'and the view says how far behind it is');
+push @ids, announce(11);
+$receiver->wait_delivered(1, id => $ids[-1]);
+
+# --- Ending it, and following again: nothing twice in the log
+
+ask("SELECT outbox.unfollow('shop')");
+is(at_source('SELECT count(*) FROM pg_replication_slots'), 0, 'the slot is gone');
+push @ids, announce(12);
+ask(follow());
+push @ids, announce(13);
+$receiver->wait_delivered(1, id => $_) foreach @ids;
+is(ask("SELECT string_agg(payload ->> 'n', ' ' ORDER BY seq) FROM outbox.all_events WHERE topic = 'order.created'"),
+	join(' ', 0 .. 13), 'each became one event, in order');
+
+# --- A slot that is lost: what the source still has is taken again, and nothing twice
+
+ask('ALTER SUBSCRIPTION outbox_shop DISABLE');
+wait_until { at_source('SELECT count(*) FROM pg_replication_slots WHERE active') == 0 } 'it is disabled';
+$source->safe_psql('shop', 'SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots');
+push @ids, announce(14);
+ask('SELECT outbox.keep_sources()');
+is(ask('SELECT state FROM outbox.sources'), 'slot_lost', 'a slot that is gone is seen');
+ask(follow());
+push @ids, announce(15);
+$receiver->wait_delivered(1, id => $_) foreach @ids;
+is(ask("SELECT string_agg(payload ->> 'n', ' ' ORDER BY seq) FROM outbox.all_events WHERE topic = 'order.created'"),
+	join(' ', 0 .. 15), 'nothing is lost, and nothing is twice in the log');
 done_testing();

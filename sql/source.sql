@@ -1,19 +1,23 @@
--- A stand-in for outbox, for the tests of an application on a server that cannot
--- have the extension: psql -f sql/stub.sql.  It is plain SQL, and needs no superuser.
+-- outbox on a server that cannot load its library: psql -f sql/source.sql.  It is plain SQL,
+-- and needs no superuser: the owner of the database runs it.
 --
 -- It has what an application calls: emit, emit_bytes, emit_change, the view
 -- outbox.outgoing, COPY into outbox.events, and grant_emit.  They take and refuse what
--- the real ones do.  Nothing is delivered.  Events stay in outbox.events until you delete them.
--- doc/testing.md says how to use it.
+-- those of the extension do.  The events are delivered by another server, which has the
+-- extension and follows this one: doc/follow.md.  In tests of an application nothing
+-- follows, and events stay until they are deleted: doc/testing.md.
 
 CREATE SCHEMA outbox;
 
+-- The table that applications know is outbox.events.  Its rows are in outbox.emitted, which
+-- is published under this name: a follower has its own outbox.events.
+CREATE SEQUENCE outbox.events_seq;
 CREATE TABLE outbox.events (
     id           uuid NOT NULL,
-    seq          int8 GENERATED ALWAYS AS IDENTITY UNIQUE,
+    seq          int8 NOT NULL,
     xid          xid8 NOT NULL DEFAULT pg_current_xact_id(),
     created_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
-    piece        int2 NOT NULL DEFAULT 0,
+    piece        int2 NOT NULL,
     topic        text,
     type         text,
     key          text,
@@ -24,10 +28,15 @@ CREATE TABLE outbox.events (
     body         bytea,
     content_type text,
     PRIMARY KEY (id, piece)
-);
-CREATE INDEX events_xid_seq_idx ON outbox.events (xid, seq);
+) PARTITION BY LIST (piece);
+CREATE INDEX events_xid_idx ON outbox.events (xid);
+CREATE INDEX events_seq_idx ON outbox.events (seq);
+CREATE TABLE outbox.emitted PARTITION OF outbox.events FOR VALUES IN (0, 1, 2) PARTITION BY LIST (piece);
+CREATE TABLE outbox.emitted_0 PARTITION OF outbox.emitted FOR VALUES IN (0);
+CREATE TABLE outbox.emitted_1 PARTITION OF outbox.emitted FOR VALUES IN (1);
+CREATE TABLE outbox.emitted_2 PARTITION OF outbox.emitted FOR VALUES IN (2);
 
--- Events with a deliver_at: they stay here, because no worker moves them.
+-- Events with a deliver_at.  The follower lets them wait.
 CREATE TABLE outbox.scheduled (
     id           uuid PRIMARY KEY,
     deliver_at   timestamptz NOT NULL,
@@ -43,7 +52,8 @@ CREATE TABLE outbox.scheduled (
     body         bytea,
     content_type text,
     dedup_key    text
-);
+) PARTITION BY RANGE (id);
+CREATE TABLE outbox.deferred PARTITION OF outbox.scheduled FOR VALUES FROM (MINVALUE) TO (MAXVALUE);
 
 CREATE TABLE outbox.dedup (
     topic        text COLLATE "C" NOT NULL,
@@ -53,6 +63,26 @@ CREATE TABLE outbox.dedup (
     created_at   timestamptz NOT NULL,
     PRIMARY KEY (topic, dedup_key, tenant)
 );
+
+-- The pieces of outbox.emitted.  New events go into the one that is open.  One that was closed is
+-- emptied when every follower has taken its events, and then it is free.
+CREATE TABLE outbox.pieces (
+    piece        int2 PRIMARY KEY,
+    opened_at    timestamptz,   -- NULL: it is free
+    closed_at    timestamptz,
+    closed_xmax  xid8,          -- transactions that may still have written into it are below
+    done_lsn     pg_lsn         -- they had ended before this place in the WAL
+);
+INSERT INTO outbox.pieces VALUES (0, clock_timestamp()), (1, NULL), (2, NULL);
+
+CREATE FUNCTION outbox.current_piece() RETURNS int2
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN (SELECT p.piece FROM outbox.pieces p WHERE p.opened_at IS NOT NULL AND p.closed_at IS NULL);
+END $$;
+ALTER TABLE outbox.events ALTER piece SET DEFAULT outbox.current_piece();
 
 CREATE VIEW outbox.outgoing AS
 SELECT id, topic, type, key, tenant, expires_at, headers, payload, body, content_type
@@ -317,13 +347,14 @@ BEGIN
     END IF;
 END $$;
 
--- As the owner of the stub: a role that may insert needs no other privilege.
+-- As the owner of the tables: a role that may insert needs no other privilege.
 CREATE FUNCTION outbox.check_row() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     NEW.id := COALESCE(NEW.id, outbox.new_event_id());
+    NEW.seq := nextval('outbox.events_seq');
     PERFORM outbox.check_event(NEW.topic, NEW.type, NEW.key, NEW.tenant, NEW.headers, NEW.payload, NEW.body,
                                NEW.content_type);
     RETURN NEW;
@@ -629,5 +660,95 @@ BEGIN
     END LOOP;
 END $$;
 
+------------------------------------------------------------------------
+-- For the server that follows
+------------------------------------------------------------------------
+
+DO $$
+BEGIN
+    -- The warning that wal_level is not logical is of no use where nothing follows.  outbox.follow() says it.
+    SET LOCAL client_min_messages = error;
+    CREATE PUBLICATION outbox FOR TABLE
+        outbox.emitted (id, xid, created_at, topic, type, key, tenant, expires_at, headers, payload, body, content_type),
+        outbox.deferred (id, xid, created_at, deliver_at, topic, type, key, tenant, expires_at, headers, payload, body,
+                         content_type)
+        WITH (publish = 'insert', publish_via_partition_root = true);
+END $$;
+
+-- What a follower has to know to read these tables.  It is compared for equality.
+CREATE FUNCTION outbox.source_version() RETURNS text
+LANGUAGE sql IMMUTABLE
+SET search_path = pg_catalog, pg_temp
+AS $$ SELECT '1.0' $$;
+
+-- Called by a follower from time to time: empties pieces whose events every follower has durably
+-- taken, and which were closed longer ago than 'keep', and opens another one.  A follower's slot
+-- that the server has given up holds nothing back.  Returns how many pieces were emptied.
+CREATE FUNCTION outbox.tidy(keep interval DEFAULT '1 day') RETURNS int4
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '200ms'
+AS $$
+#variable_conflict use_variable
+DECLARE
+    p outbox.pieces;
+    taken pg_lsn;
+    late bool;
+    emptied int4 := 0;
+    free int2;
+BEGIN
+    IF NOT pg_try_advisory_xact_lock(hashtext('outbox.tidy')) THEN
+        RETURN 0;
+    END IF;
+    SELECT CASE WHEN bool_and(s.confirmed_flush_lsn IS NOT NULL) THEN min(s.confirmed_flush_lsn) END INTO taken
+    FROM pg_replication_slots s
+    WHERE s.database = current_database() AND starts_with(s.slot_name, 'outbox_') AND s.wal_status IS DISTINCT FROM 'lost';
+    UPDATE outbox.pieces SET done_lsn = pg_current_wal_insert_lsn()
+    WHERE closed_at IS NOT NULL AND done_lsn IS NULL AND pg_snapshot_xmin(pg_current_snapshot()) >= closed_xmax;
+
+    FOR p IN SELECT * FROM outbox.pieces q WHERE q.done_lsn <= taken AND q.closed_at <= clock_timestamp() - keep LOOP
+        BEGIN
+            EXECUTE format('LOCK TABLE outbox.emitted_%s IN ACCESS EXCLUSIVE MODE', p.piece);
+            -- A transaction that had found the piece open may have written later.
+            EXECUTE format('SELECT EXISTS (SELECT FROM outbox.emitted_%s WHERE xid >= $1)', p.piece) INTO late USING p.closed_xmax;
+            IF late THEN
+                UPDATE outbox.pieces SET closed_xmax = pg_snapshot_xmax(pg_current_snapshot()), done_lsn = NULL
+                WHERE piece = p.piece;
+            ELSE
+                EXECUTE format('TRUNCATE outbox.emitted_%s', p.piece);
+                UPDATE outbox.pieces SET opened_at = NULL, closed_at = NULL, closed_xmax = NULL, done_lsn = NULL
+                WHERE piece = p.piece;
+                DELETE FROM outbox.deferred d WHERE d.xid < p.closed_xmax AND d.deliver_at <= p.closed_at;
+                emptied := emptied + 1;
+            END IF;
+        EXCEPTION WHEN lock_not_available THEN
+            NULL;   -- a transaction writes or reads there: the next call tries again
+        END;
+    END LOOP;
+
+    SELECT q.piece INTO free FROM outbox.pieces q WHERE q.opened_at IS NULL LIMIT 1;
+    IF FOUND AND taken IS NOT NULL THEN
+        UPDATE outbox.pieces SET closed_at = clock_timestamp(), closed_xmax = pg_snapshot_xmax(pg_current_snapshot())
+        WHERE closed_at IS NULL AND opened_at <= clock_timestamp() - keep / 2;
+        IF FOUND THEN
+            UPDATE outbox.pieces SET opened_at = clock_timestamp() WHERE piece = free;
+        END IF;
+    END IF;
+    DELETE FROM outbox.dedup d WHERE d.ctid = ANY (ARRAY(
+        SELECT o.ctid FROM outbox.dedup o WHERE o.created_at <= clock_timestamp() - interval '1 day' LIMIT 10000));
+    RETURN emptied;
+END $$;
+
+-- The role needs the attribute REPLICATION, or what the service has in its place, too.
+CREATE FUNCTION outbox.grant_follow(role text) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    EXECUTE format('GRANT USAGE ON SCHEMA outbox TO %I', role);
+    EXECUTE format('GRANT SELECT ON outbox.emitted, outbox.deferred TO %I', role);
+    EXECUTE format('GRANT EXECUTE ON FUNCTION outbox.tidy(interval), outbox.source_version() TO %I', role);
+END $$;
+
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA outbox FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION outbox.new_event_id(), outbox.key_text(anyelement) TO PUBLIC;
+GRANT EXECUTE ON FUNCTION outbox.new_event_id(), outbox.key_text(anyelement), outbox.current_piece() TO PUBLIC;

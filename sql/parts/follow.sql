@@ -1,0 +1,320 @@
+------------------------------------------------------------------------
+-- Following servers that cannot have the extension (sql/source.sql, doc/follow.md)
+------------------------------------------------------------------------
+
+-- Where the rows of a source arrive. They become events, and the tables stay empty. Text
+-- without constraints: nothing but the trigger judges a row, which sets aside what it refuses.
+CREATE TABLE outbox.emitted (
+    source       text,   -- NULL: that of the subscription which brings the row
+    id           text,
+    xid          text,
+    created_at   text,
+    deliver_at   text,
+    topic        text,
+    type         text,
+    key          text,
+    tenant       text,
+    expires_at   text,
+    headers      text,
+    payload      text,
+    body         text,
+    content_type text
+);
+CREATE TABLE outbox.deferred (LIKE outbox.emitted);
+COMMENT ON TABLE outbox.emitted IS 'Where events of a source arrive: always empty';
+COMMENT ON TABLE outbox.deferred IS 'Where events of a source with a deliver_at arrive: always empty';
+
+CREATE FUNCTION outbox.take() RETURNS trigger
+LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_take_1_0';
+COMMENT ON FUNCTION outbox.take IS 'Trigger of outbox.emitted and outbox.deferred: makes an event of a row that a source has';
+CREATE TRIGGER take BEFORE INSERT ON outbox.emitted FOR EACH ROW EXECUTE FUNCTION outbox.take();
+CREATE TRIGGER take BEFORE INSERT ON outbox.deferred FOR EACH ROW EXECUTE FUNCTION outbox.take();
+ALTER TABLE outbox.emitted ENABLE ALWAYS TRIGGER take;
+ALTER TABLE outbox.deferred ENABLE ALWAYS TRIGGER take;
+
+CREATE TABLE outbox.followed (
+    name         text COLLATE "C" PRIMARY KEY,
+    subscription oid UNIQUE NOT NULL,
+    slot         text NOT NULL,
+    copied       pg_snapshot NOT NULL,   -- of the source: what follow() has read itself
+    keep         interval NOT NULL,      -- how long the source keeps what was taken
+    followed_at  timestamptz NOT NULL DEFAULT now(),
+    -- What the source has answered last
+    asked_at     timestamptz,
+    problem      text,                   -- NULL: none
+    slot_lost    bool NOT NULL DEFAULT false,
+    behind       int8,                   -- bytes of WAL that are not taken yet
+    retained     int8,                   -- bytes of WAL that the slot retains
+    room         int8                    -- bytes that it may still retain (NULL: no limit)
+);
+COMMENT ON TABLE outbox.followed IS 'Servers that outbox.follow() follows';
+
+CREATE TABLE outbox.refused_events (
+    refused_id int8 GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    source     text,
+    refused_at timestamptz NOT NULL DEFAULT now(),
+    event      jsonb NOT NULL,
+    error      text NOT NULL
+);
+COMMENT ON TABLE outbox.refused_events IS 'Rows of sources that cannot be events, and why';
+
+CREATE FUNCTION outbox.ask_source(conninfo text, query text) RETURNS SETOF text[]
+LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_ask_source_1_0';
+COMMENT ON FUNCTION outbox.ask_source IS 'The rows of a query of one column, text[], at another server (08006: it cannot be reached)';
+
+-- Reads what the source has and this server has not, in the order of its numbers, and returns
+-- how many rows. 'former' is what an earlier follow() has read: its events are known by id
+-- where the subscription has brought them.
+CREATE FUNCTION outbox.copy_source(name text, conninfo text, snapshot pg_snapshot) RETURNS int8
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    page CONSTANT int4 := 2000;
+    landing text;
+    place text;
+    low text;
+    n int8;
+    total int8 := 0;
+BEGIN
+    FOREACH landing IN ARRAY '{emitted,deferred}'::text[] LOOP
+        -- The first element of each row is its place, which is not a column here.
+        place := CASE landing WHEN 'emitted' THEN 'e.seq' ELSE 'e.id' END;
+        low := CASE landing WHEN 'emitted' THEN '-1' ELSE '00000000-0000-0000-0000-000000000000' END;
+        LOOP
+            EXECUTE format(
+                'WITH page AS MATERIALIZED (SELECT r, r[1] AS place FROM outbox.ask_source($1, $2) r),'
+                ' taken AS (INSERT INTO outbox.%I'
+                ' SELECT $3, r[2], r[3], r[4], r[5], r[6], r[7], r[8], r[9], r[10], r[11], r[12], r[13], r[14] FROM page'
+                ' WHERE NOT EXISTS (SELECT FROM outbox.all_events k WHERE k.id = r[2]::uuid)'
+                ' AND NOT EXISTS (SELECT FROM outbox.scheduled k WHERE k.id = r[2]::uuid))'
+                ' SELECT count(*), (SELECT p.place FROM page p OFFSET GREATEST((SELECT count(*) FROM page) - 1, 0) LIMIT 1)'
+                ' FROM page', landing)
+            INTO n, low
+            USING conninfo,
+                format('SELECT ARRAY[%s, e.id, e.xid, e.created_at, %s, e.topic, e.type, e.key, e.tenant, e.expires_at,'
+                       ' e.headers, e.payload, e.body, e.content_type]::text[] FROM outbox.%I e'
+                       ' WHERE %s > %L AND pg_visible_in_snapshot(e.xid, %L) ORDER BY %s LIMIT %s',
+                       place, CASE landing WHEN 'emitted' THEN 'NULL' ELSE 'e.deliver_at' END, landing, place, low, snapshot,
+                       place, page),
+                name;
+            total := total + n;
+            EXIT WHEN n < page;
+        END LOOP;
+    END LOOP;
+    RETURN total;
+END $$;
+COMMENT ON FUNCTION outbox.copy_source IS 'Makes events of what a source had when the snapshot was taken, and returns how many rows it read';
+
+-- Not SECURITY DEFINER: a connection string may name files of this server.
+CREATE FUNCTION outbox.follow(name text, conninfo text, publication text DEFAULT 'outbox',
+    keep interval DEFAULT '1 day') RETURNS int8
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_variable
+DECLARE
+    slot CONSTANT text := format('outbox_%s_%s', name, left(md5(concat(
+        (SELECT c.system_identifier FROM pg_control_system() c),
+        (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))), 8));
+    subscription CONSTANT text := 'outbox_' || name;
+    has text[];
+    problem text;
+    cure text;
+    lost text;
+    snapshot pg_snapshot;
+    n int8;
+BEGIN
+    IF name IS NULL OR name !~ '^[a-z][a-z0-9_]{0,30}$' THEN
+        RAISE EXCEPTION 'invalid name of a source: %', COALESCE(quote_literal(name), 'null')
+            USING ERRCODE = CASE WHEN name IS NULL THEN 'null_value_not_allowed' ELSE 'invalid_parameter_value' END, COLUMN = 'name',
+                  HINT = 'Use a small letter, and then up to 30 small letters, digits and "_".';
+    ELSIF conninfo ~* 'password\s*=|://[^/@]*:[^/@]*@' THEN
+        RAISE EXCEPTION 'conninfo must not contain a password'
+            USING ERRCODE = 'invalid_parameter_value', COLUMN = 'conninfo',
+                  DETAIL = 'Each role of this database could read it in pg_subscription.',
+                  HINT = 'Use passfile=..., or service=... with a file that the server may read.';
+    ELSIF keep IS NULL OR keep < '0' THEN
+        RAISE EXCEPTION 'invalid keep: %', COALESCE(keep::text, 'null')
+            USING ERRCODE = CASE WHEN keep IS NULL THEN 'null_value_not_allowed' ELSE 'invalid_parameter_value' END, COLUMN = 'keep',
+                  HINT = 'Pass how long the source keeps events that were taken, like ''1 day''.';
+    ELSIF EXISTS (SELECT FROM outbox.followed f JOIN pg_subscription s ON s.oid = f.subscription
+                  WHERE f.name = name AND NOT f.slot_lost) THEN
+        RAISE EXCEPTION 'source "%" is followed already', name
+            USING ERRCODE = 'duplicate_object', COLUMN = 'name',
+                  HINT = 'outbox.sources shows its state. outbox.unfollow() ends it.';
+    END IF;
+
+    -- The role, the network and the attribute REPLICATION are checked by connecting.
+    SELECT r INTO has FROM outbox.ask_source(conninfo, format(
+        'SELECT ARRAY[pg_postmaster_start_time()::text, current_setting(''wal_level''),'
+        ' (SELECT p.proname FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace'
+        '  WHERE n.nspname = ''outbox'' AND p.proname = ''source_version'')::text,'
+        ' (SELECT p.pubname FROM pg_publication p WHERE p.pubname = %L)::text,'
+        ' CASE WHEN current_setting(''max_replication_slots'')::int4 <= (SELECT count(*) FROM pg_replication_slots) THEN ''full'' END,'
+        ' (SELECT current_user FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace'
+        '  WHERE n.nspname = ''outbox'' AND c.relname = ''emitted'''
+        '  AND NOT (has_schema_privilege(n.oid, ''USAGE'') AND has_table_privilege(c.oid, ''SELECT'')))::text]',
+        publication)) r;
+    IF has[1] = pg_postmaster_start_time()::text THEN
+        problem := 'it is this server';
+        cure := 'Emit here. A follower is another server than its source.';
+    ELSIF has[2] <> 'logical' THEN
+        problem := format('its wal_level is %s', has[2]);
+        cure := 'Set wal_level = logical there, or what the service has in its place, and restart it.';
+    ELSIF has[3] IS NULL THEN
+        problem := 'it has no schema outbox of sql/source.sql';
+        cure := 'Run psql -f sql/source.sql in its database.';
+    ELSIF has[4] IS NULL THEN
+        problem := format('it has no publication "%s"', publication);
+        cure := 'sql/source.sql makes the publication outbox.';
+    ELSIF has[5] IS NOT NULL THEN
+        problem := 'it has no replication slot left';
+        cure := 'Drop a slot that is not needed, or raise max_replication_slots there.';
+    ELSIF has[6] IS NOT NULL THEN
+        problem := format('role "%s" may not read its events', has[6]);
+        cure := format('Run SELECT outbox.grant_follow(%L) there.', has[6]);
+    ELSE
+        SELECT r INTO has FROM outbox.ask_source(conninfo, 'SELECT ARRAY[outbox.source_version()]') r;
+        IF has[1] <> '1.0' THEN
+            problem := format('its sql/source.sql has version %s, and this server knows 1.0', has[1]);
+            cure := 'Update the older of the two.';
+        END IF;
+    END IF;
+    IF problem IS NOT NULL THEN
+        RAISE EXCEPTION 'source "%" cannot be followed: %', name, problem
+            USING ERRCODE = 'object_not_in_prerequisite_state', COLUMN = 'conninfo', HINT = cure;
+    END IF;
+
+    -- A subscription without its slot, and a slot of a call that failed, are of no use.
+    SELECT p.subname::text INTO lost FROM outbox.followed f JOIN pg_subscription p ON p.oid = f.subscription WHERE f.name = name;
+    IF FOUND THEN
+        EXECUTE format('ALTER SUBSCRIPTION %I DISABLE', lost);
+        EXECUTE format('ALTER SUBSCRIPTION %I SET (slot_name = NONE)', lost);
+        EXECUTE format('DROP SUBSCRIPTION %I', lost);
+    END IF;
+    PERFORM outbox.ask_source(conninfo, format('SELECT ARRAY[pg_drop_replication_slot(slot_name)::text] FROM pg_replication_slots'
+                                               ' WHERE slot_name = %L AND NOT active', slot));
+    PERFORM outbox.ask_source(conninfo, format('SELECT ARRAY[s.slot_name::text] FROM pg_create_logical_replication_slot(%L, ''pgoutput'') s', slot));
+    BEGIN
+        -- What commits from here on comes by the slot, and so does some of what was before.
+        SELECT r[1]::pg_snapshot INTO snapshot FROM outbox.ask_source(conninfo, 'SELECT ARRAY[pg_current_snapshot()::text]') r;
+        n := outbox.copy_source(name, conninfo, snapshot);
+        EXECUTE format('CREATE SUBSCRIPTION %I CONNECTION %L PUBLICATION %I'
+                       ' WITH (slot_name = %L, create_slot = false, copy_data = false)', subscription, conninfo, publication, slot);
+        DELETE FROM outbox.followed f WHERE f.name = name;
+        INSERT INTO outbox.followed (name, subscription, slot, copied, keep)
+        SELECT name, s.oid, slot, snapshot, keep FROM pg_subscription s
+        WHERE s.subname = subscription AND s.subdbid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database());
+        PERFORM outbox.endpoint_changed(0);
+    EXCEPTION WHEN OTHERS OR query_canceled THEN
+        PERFORM outbox.ask_source(conninfo, format('SELECT ARRAY[pg_drop_replication_slot(%L)::text]', slot));
+        RAISE;
+    END;
+    RETURN n;
+END $$;
+COMMENT ON FUNCTION outbox.follow IS
+'Makes events of those that are emitted at another server, from now on and what it still has, and returns how many it had';
+
+-- The slot at the source retains WAL there, so it goes before the subscription is forgotten.
+CREATE FUNCTION outbox.unfollow(name text) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_variable
+DECLARE
+    f record;
+    tries int4 := 0;
+BEGIN
+    SELECT o.slot, s.subname, s.subconninfo INTO f
+    FROM outbox.followed o LEFT JOIN pg_subscription s ON s.oid = o.subscription WHERE o.name = name;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'source "%" is not followed', name
+            USING ERRCODE = 'undefined_object', COLUMN = 'name',
+                  HINT = 'outbox.sources lists those that are.';
+    END IF;
+    IF f.subname IS NOT NULL THEN
+        EXECUTE format('ALTER SUBSCRIPTION %I DISABLE', f.subname);
+        EXECUTE format('ALTER SUBSCRIPTION %I SET (slot_name = NONE)', f.subname);
+        EXECUTE format('DROP SUBSCRIPTION %I', f.subname);
+        BEGIN
+            -- The process that sends ends soon: what receives has ended.
+            WHILE EXISTS (SELECT FROM outbox.ask_source(f.subconninfo, format(
+                              'SELECT ARRAY[slot_name::text, pg_terminate_backend(active_pid)::text] FROM pg_replication_slots'
+                              ' WHERE slot_name = %L AND active', f.slot))) AND tries < 50 LOOP
+                tries := tries + 1;
+                PERFORM pg_sleep(0.1);
+            END LOOP;
+            PERFORM outbox.ask_source(f.subconninfo, format('SELECT ARRAY[pg_drop_replication_slot(slot_name)::text]'
+                                                            ' FROM pg_replication_slots WHERE slot_name = %L', f.slot));
+        EXCEPTION WHEN OTHERS THEN
+            RAISE WARNING 'the replication slot "%" may still retain WAL at the source: %', f.slot, SQLERRM
+                USING HINT = format('Run SELECT pg_drop_replication_slot(%L) there.', f.slot);
+        END;
+    END IF;
+    DELETE FROM outbox.followed o WHERE o.name = name;
+    PERFORM outbox.endpoint_changed(0);
+END $$;
+COMMENT ON FUNCTION outbox.unfollow IS
+'Ends following a source: nothing more is taken from it, and its replication slot there is dropped (42704: it is not followed)';
+
+-- Called by the process of src/server/source_keeper.c. A source that does not answer in its time
+-- ends the round, and comes last in the next one.
+CREATE FUNCTION outbox.keep_sources() RETURNS int4
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_variable
+DECLARE
+    f record;
+    has text[];
+    total int4 := 0;
+BEGIN
+    FOR f IN SELECT o.name, o.slot, o.keep, s.subconninfo FROM outbox.followed o JOIN pg_subscription s ON s.oid = o.subscription
+             ORDER BY o.asked_at NULLS FIRST LOOP
+        BEGIN
+            SELECT r INTO has FROM outbox.ask_source(f.subconninfo, format(
+                'SELECT ARRAY[outbox.tidy(%L)::text, s.wal_status, (pg_current_wal_lsn() - s.confirmed_flush_lsn)::int8::text,'
+                ' (pg_current_wal_lsn() - s.restart_lsn)::int8::text, s.safe_wal_size::text]'
+                ' FROM (VALUES (0)) v LEFT JOIN pg_replication_slots s ON s.slot_name = %L', f.keep, f.slot)) r;
+            total := total + has[1]::int4;
+            UPDATE outbox.followed o
+            SET asked_at = clock_timestamp(), slot_lost = has[2] IS NULL OR has[2] = 'lost',
+                problem = CASE WHEN has[2] IS NULL OR has[2] = 'lost'
+                               THEN 'the source no longer has its replication slot; call outbox.follow() again' END,
+                behind = has[3]::int8, retained = has[4]::int8, room = has[5]::int8
+            WHERE o.name = f.name;
+        EXCEPTION WHEN OTHERS OR query_canceled THEN
+            UPDATE outbox.followed o SET asked_at = clock_timestamp(), problem = SQLERRM WHERE o.name = f.name;
+            EXIT WHEN SQLSTATE = '57014';
+        END;
+    END LOOP;
+    RETURN total;
+END $$;
+COMMENT ON FUNCTION outbox.keep_sources IS
+'Asks each source for its state, has it empty tables whose events were taken, and returns how many were emptied';
+
+CREATE VIEW outbox.sources AS
+SELECT f.name,
+       CASE WHEN s.oid IS NULL THEN 'gone'
+            WHEN f.slot_lost THEN 'slot_lost'
+            WHEN NOT s.subenabled THEN 'disabled'
+            WHEN w.pid IS NULL THEN 'disconnected'
+            ELSE 'streaming' END AS state,
+       CASE WHEN s.oid IS NULL THEN 'its subscription was dropped; call outbox.follow() again'
+            WHEN f.problem IS NOT NULL THEN f.problem
+            WHEN NOT s.subenabled THEN 'subscription ' || s.subname || ' is disabled'
+            WHEN w.pid IS NULL THEN 'no process receives: the log of this server says why' END AS reason,
+       f.followed_at, f.slot, f.asked_at, f.behind, f.retained, f.room, w.last_msg_receipt_time AS heard_at,
+       (SELECT count(*) FROM outbox.refused_events r WHERE r.source = f.name) AS refused
+FROM outbox.followed f
+LEFT JOIN pg_subscription s ON s.oid = f.subscription
+LEFT JOIN pg_stat_subscription w ON w.subid = f.subscription AND w.relid IS NULL;
+COMMENT ON VIEW outbox.sources IS 'Servers whose events are delivered here, and whether their events come';
+COMMENT ON COLUMN outbox.sources.name IS 'name that `outbox.follow()` was given';
+COMMENT ON COLUMN outbox.sources.state IS '`streaming`, `disconnected`, `disabled`, `slot_lost` or `gone`';
+COMMENT ON COLUMN outbox.sources.reason IS 'why it does not stream, or does not answer (NULL: it does)';
+COMMENT ON COLUMN outbox.sources.followed_at IS 'when `outbox.follow()` was called';
+COMMENT ON COLUMN outbox.sources.slot IS 'its replication slot at the source';
+COMMENT ON COLUMN outbox.sources.asked_at IS 'when the source was asked for the next three, every 30 s (NULL: not yet)';
+COMMENT ON COLUMN outbox.sources.behind IS 'bytes of WAL at the source that are not taken yet';
+COMMENT ON COLUMN outbox.sources.retained IS 'bytes of WAL that the slot retains at the source';
+COMMENT ON COLUMN outbox.sources.room IS 'bytes that it may still retain (NULL: `max_slot_wal_keep_size` sets no limit)';
+COMMENT ON COLUMN outbox.sources.heard_at IS 'when the source was heard last (NULL: not connected)';
+COMMENT ON COLUMN outbox.sources.refused IS 'rows in `outbox.refused_events`';

@@ -1,0 +1,241 @@
+/*
+ * take.c
+ *	  Owns the trigger that makes events of the rows which a subscription brings from a
+ *	  server without the library (sql/source.sql, doc/follow.md).
+ *
+ * The rows arrive in two tables of text columns without constraints, so nothing else
+ * judges them.  The trigger writes each event in the transaction of the subscription's
+ * process, as emit() would, and stores no row in these tables.  A row that cannot be an
+ * event is set aside: the subscription would stop at an error, with all that follows.
+ *
+ * Rows that outbox.follow() has read before the subscription began come once more.  A
+ * snapshot of the source says which they are.
+ */
+#include "postgres.h"
+
+#include "access/htup_details.h"
+#include "catalog/pg_subscription.h"
+#include "catalog/pg_type.h"
+#include "commands/trigger.h"
+#include "executor/spi.h"
+#include "fmgr.h"
+#include "replication/logicalworker.h"
+#include "replication/worker_internal.h"
+#include "utils/builtins.h"
+#include "utils/jsonb.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/timestamp.h"
+#include "utils/uuid.h"
+
+#include "base/query.h"
+#include "base/version.h"
+#include "emit/emit.h"
+#include "log/event_stamp.h"
+#include "log/step.h"
+
+/* The columns of both tables. */
+enum
+{
+	TAKEN_SOURCE,
+	TAKEN_ID,
+	TAKEN_XID,
+	TAKEN_CREATED_AT,
+	TAKEN_DELIVER_AT,
+	TAKEN_TOPIC,
+	TAKEN_TYPE,
+	TAKEN_KEY,
+	TAKEN_TENANT,
+	TAKEN_EXPIRES_AT,
+	TAKEN_HEADERS,
+	TAKEN_PAYLOAD,
+	TAKEN_BODY,
+	TAKEN_CONTENT_TYPE,
+	NTAKEN
+};
+
+/* The subscription of this process. */
+static struct
+{
+	Oid	  subscription; /* InvalidOid: not read yet */
+	Datum name;			/* of the source, text */
+	Datum copied;		/* pg_snapshot at the source: what outbox.follow() has read */
+} source;
+
+/* A row that arrives, and the event that it becomes. */
+typedef struct Taken
+{
+	Datum		   column[NTAKEN];
+	bool		   null[NTAKEN];
+	pg_uuid_t	   id;
+	OutboxNewEvent event;
+} Taken;
+
+/* Reads which source the subscription of this process belongs to. */
+static void
+read_source(void)
+{
+	Oid	  types[1] = {OIDOID};
+	Datum args[1] = {ObjectIdGetDatum(MySubscription->oid)};
+	bool  null;
+
+	SPI_connect();
+	if (outbox_query("SELECT name, copied FROM outbox.followed WHERE subscription = $1",
+					 1, types, args, NULL) == 0)
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("subscription \"%s\" was not made by outbox.follow()",
+					MySubscription->name),
+			 errhint(
+				 "Drop it. outbox.follow() makes a subscription to a source of events.")));
+	for (int i = 1; i <= 2; i++)
+	{
+		Datum value = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, i,
+									&null);
+		MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+
+		value = PointerGetDatum(PG_DETOAST_DATUM_COPY(value));
+		MemoryContextSwitchTo(old);
+		if (i == 1)
+			source.name = value;
+		else
+			source.copied = value;
+	}
+	source.subscription = MySubscription->oid;
+	SPI_finish();
+}
+
+/* True if outbox.follow() has read the row. */
+static bool
+was_copied(const Taken *t)
+{
+	Datum xid;
+
+	if (t->null[TAKEN_XID])
+		return false;
+	xid = DirectFunctionCall1(xid8in,
+							  CStringGetDatum(TextDatumGetCString(t->column[TAKEN_XID])));
+
+	return DatumGetBool(DirectFunctionCall2(pg_visible_in_snapshot, xid, source.copied));
+}
+
+/* The value of a column by the input function of its type, or NULL. */
+static void *
+read_column(const Taken *t, int i, PGFunction input)
+{
+	if (t->null[i])
+		return NULL;
+	return DatumGetPointer(
+		DirectFunctionCall1(input, CStringGetDatum(TextDatumGetCString(t->column[i]))));
+}
+
+/* Returns false if there is none. */
+static bool
+read_time(const Taken *t, int i, TimestampTz *time)
+{
+	if (t->null[i])
+		return false;
+	*time = DatumGetTimestampTz(
+		DirectFunctionCall3(timestamptz_in,
+							CStringGetDatum(TextDatumGetCString(t->column[i])),
+							ObjectIdGetDatum(InvalidOid), Int32GetDatum(-1)));
+	return true;
+}
+
+/* Throws if the row cannot be an event.  Writes nothing. */
+static void
+read_event(void *arg)
+{
+	Taken		   *t = arg;
+	OutboxNewEvent *e = &t->event;
+	pg_uuid_t	   *id = read_column(t, TAKEN_ID, uuid_in);
+
+#define TEXT(i) (t->null[i] ? NULL : DatumGetTextPP(t->column[i]))
+	e->topic = TEXT(TAKEN_TOPIC);
+	e->type = TEXT(TAKEN_TYPE);
+	e->key = TEXT(TAKEN_KEY);
+	e->tenant = TEXT(TAKEN_TENANT);
+	e->content_type = TEXT(TAKEN_CONTENT_TYPE);
+	e->headers = outbox_headers_or_null(read_column(t, TAKEN_HEADERS, jsonb_in));
+	e->payload = read_column(t, TAKEN_PAYLOAD, jsonb_in);
+	e->body = read_column(t, TAKEN_BODY, byteain);
+	e->deferred = read_time(t, TAKEN_DELIVER_AT, &e->deliver_at);
+	e->expires = read_time(t, TAKEN_EXPIRES_AT, &e->expires_at);
+	if (!read_time(t, TAKEN_CREATED_AT, &e->created_at) ||
+		TIMESTAMP_NOT_FINITE(e->created_at))
+		e->created_at = 0;
+	if (id == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 errmsg("id of an event must not be null"),
+				 errhint("Its insert into outbox.events at the source made none.")));
+	t->id = *id;
+	outbox_check(e, false, true);
+}
+
+/* Stores the row in outbox.refused_events, with the reason. */
+static void
+set_row_aside(const TriggerData *trigger, const char *reason)
+{
+	Oid	  types[3] = {TEXTOID, RelationGetForm(trigger->tg_relation)->reltype, TEXTOID};
+	Datum args[3] = {source.name,
+					 heap_copy_tuple_as_datum(trigger->tg_trigtuple,
+											  RelationGetDescr(trigger->tg_relation)),
+					 CStringGetTextDatum(reason)};
+
+	SPI_connect();
+	outbox_query("INSERT INTO outbox.refused_events (source, event, error)"
+				 " SELECT COALESCE(r.source, $1), pg_catalog.to_jsonb(r.*), $3"
+				 " FROM (SELECT ($2).*) r",
+				 3, types, args, OidIsValid(source.subscription) ? NULL : "n  ");
+	SPI_finish();
+}
+
+static bool
+is_trigger_of_taken(FunctionCallInfo fcinfo)
+{
+	const TriggerData *trigger = (TriggerData *) fcinfo->context;
+	TupleDesc		   desc;
+
+	if (!CALLED_AS_TRIGGER(fcinfo) || !TRIGGER_FIRED_BEFORE(trigger->tg_event) ||
+		!TRIGGER_FIRED_FOR_ROW(trigger->tg_event) ||
+		!TRIGGER_FIRED_BY_INSERT(trigger->tg_event))
+		return false;
+	desc = RelationGetDescr(trigger->tg_relation);
+	if (desc->natts != NTAKEN)
+		return false;
+	for (int i = 0; i < NTAKEN; i++)
+		if (TupleDescAttr(desc, i)->atttypid != TEXTOID)
+			return false;
+	return true;
+}
+
+/* take(): the trigger of outbox.emitted and outbox.deferred. */
+OUTBOX_FUNCTION(outbox_take_1_0, 0)
+{
+	TriggerData	   *trigger = (TriggerData *) fcinfo->context;
+	Taken			t = {0};
+	OutboxStepError refused;
+
+	if (!is_trigger_of_taken(fcinfo))
+		ereport(ERROR,
+				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
+				 errmsg(
+					 "outbox.take() is a trigger of outbox.emitted and outbox.deferred"),
+				 errhint("It belongs to no other table.")));
+	heap_deform_tuple(trigger->tg_trigtuple, RelationGetDescr(trigger->tg_relation),
+					  t.column, t.null);
+	if (IsLogicalWorker())
+	{
+		if (source.subscription != MySubscription->oid)
+			read_source();
+		if (was_copied(&t))
+			return PointerGetDatum(NULL);
+	}
+	if (outbox_step_try_part(read_event, &t, &refused))
+		outbox_append(&t.event, &t.id);
+	else
+		set_row_aside(trigger, refused.message);
+	return PointerGetDatum(NULL);
+}

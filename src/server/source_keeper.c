@@ -1,0 +1,92 @@
+/*
+ * source_keeper.c
+ *	  Owns the process that looks after the servers which a database follows: it asks each
+ *	  for its state, and has it empty tables that were taken (outbox.keep_sources()).
+ *
+ * It is a process of its own, for one round: a source that hangs holds up no delivery.
+ */
+#include "base/outbox.h"
+
+#include "access/xact.h"
+#include "executor/spi.h"
+#include "miscadmin.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "storage/ipc.h"
+#include "tcop/tcopprot.h"
+#include "utils/memutils.h"
+#include "utils/snapmgr.h"
+#include "utils/timeout.h"
+#include "utils/timestamp.h"
+
+#include "base/query.h"
+#include "server/source_keeper.h"
+
+#define ROUND_EVERY (30 * USECS_PER_SEC)
+#define ROUND_MOST 20000 /* ms */
+
+static bool					   follows; /* the database follows a source */
+static TimestampTz			   next_round;
+static BackgroundWorkerHandle *keeper; /* NULL: none was started yet */
+
+void
+outbox_sources_configure(void)
+{
+	follows = outbox_query("SELECT FROM outbox.followed LIMIT 1", 0, NULL, NULL, NULL) >
+		0;
+}
+
+TimestampTz
+outbox_sources_next_time(void)
+{
+	return follows ? next_round : DT_NOEND;
+}
+
+void
+outbox_sources_run(void *now)
+{
+	BackgroundWorker worker = {0};
+	MemoryContext	 old;
+	pid_t			 pid;
+
+	next_round = *(TimestampTz *) now + ROUND_EVERY;
+	if (keeper != NULL && GetBackgroundWorkerPid(keeper, &pid) != BGWH_STOPPED)
+		return;
+	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_restart_time = BGW_NEVER_RESTART;
+	worker.bgw_main_arg = ObjectIdGetDatum(MyDatabaseId);
+	strlcpy(worker.bgw_library_name, "outbox", sizeof(worker.bgw_library_name));
+	strlcpy(worker.bgw_function_name, "outbox_keeper_main",
+			sizeof(worker.bgw_function_name));
+	strlcpy(worker.bgw_name, "outbox keeper of sources", sizeof(worker.bgw_name));
+	strlcpy(worker.bgw_type, "outbox keeper", sizeof(worker.bgw_type));
+
+	/* If the server has no process left, the next round finds one. */
+	if (keeper != NULL)
+		pfree(keeper);
+	keeper = NULL;
+	old = MemoryContextSwitchTo(TopMemoryContext);
+	(void) RegisterDynamicBackgroundWorker(&worker, &keeper);
+	MemoryContextSwitchTo(old);
+}
+
+/* The process. */
+void
+outbox_keeper_main(Datum arg)
+{
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), InvalidOid, 0);
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	SPI_connect();
+	pgstat_report_activity(STATE_RUNNING, "outbox.keep_sources()");
+	enable_timeout_after(STATEMENT_TIMEOUT, ROUND_MOST);
+	outbox_query("SELECT outbox.keep_sources()", 0, NULL, NULL, NULL);
+	disable_timeout(STATEMENT_TIMEOUT, false);
+	SPI_finish();
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+	proc_exit(0);
+}
