@@ -803,7 +803,8 @@ AS $$
 DECLARE
     s outbox.endpoint_settings;
     p record;
-    n int8;
+    undelivered bool;
+    too_many bool := false;  -- to judge each by the filter, which may take long
 BEGIN
     BEGIN
         s := outbox.lock_endpoint(name);
@@ -816,12 +817,10 @@ BEGIN
     END;
     IF NOT COALESCE(discard, false) THEN
         SELECT * INTO p FROM outbox.endpoint_positions q WHERE q.endpoint_id = s.endpoint_id;
-        IF EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = s.endpoint_id AND k.status <> 'cancelled')
-           OR p.pending IS NOT NULL THEN
-            n := 1;
-        ELSE
-            -- After so many the next one counts, because a filter may take long
-            SELECT m.n INTO n
+        undelivered := p.pending IS NOT NULL
+            OR EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = s.endpoint_id AND k.status <> 'cancelled');
+        IF NOT undelivered THEN
+            SELECT m.n > 1000 INTO too_many
             FROM (SELECT e.payload, row_number() OVER () AS n FROM outbox.events e
                   WHERE (e.xid >= pg_snapshot_xmin(p.read) OR outbox.current_epoch() < 0)
                   AND NOT pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.read)
@@ -830,11 +829,12 @@ BEGIN
                   AND (e.payload IS NOT NULL OR e.body IS NOT NULL)
                   AND (s.tenant IS NULL OR s.tenant = e.tenant) AND outbox.topic_in(e.topic, s.topics)) m
             WHERE m.n > 1000 OR outbox.filter_matches(m.payload, s.filter) IS NOT FALSE LIMIT 1;
+            undelivered := FOUND;
         END IF;
-        IF n IS NOT NULL THEN
+        IF undelivered THEN
             RAISE EXCEPTION 'endpoint "%" still has undelivered events', name
                 USING ERRCODE = 'object_in_use',
-                      HINT = CASE WHEN n > 1000 THEN 'More than 1000 events follow its position, and its filter refused those that were tried. '
+                      HINT = CASE WHEN too_many THEN 'More than 1000 events follow its position, and its filter refused those that were tried. '
                                                      'Wait until its position has moved on, '
                                   ELSE 'Wait until none is pending, retrying, blocked or dead, ' END
                              || 'or give them up with "discard".';

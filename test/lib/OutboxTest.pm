@@ -24,7 +24,7 @@ our @EXPORT = qw(outbox_node wait_until wait_sql endpoint emit worker_pid
   new_worker pause start_again start_producer stop_producer check_history
   event_ids process_is_gone kill_everything wait_settled wait_status
   nothing_arrives emit_at_once refuses_unsigned documented_roles worker_grants
-  shown_in_security private_memory cpu_ticks stat_of endpoint_shows all_relations shim write_clock
+  shown_in_security private_memory cpu_ticks stat_of endpoint_shows all_relations shim write_clock park_as_dead
   watch_machine stood_still seconds_since sleeps_meanwhile replace_worker is_installed $top);
 
 our $top = $ENV{OUTBOX_TOP} || '.';
@@ -151,6 +151,15 @@ sub wait_until(&;$$)
 	}
 	fail('in time: ' . ($what // 'a condition'));
 	return;
+}
+
+# Returns the statement that parks events (e) of endpoints (s) as if their receivers had refused them.
+sub park_as_dead
+{
+	my ($condition) = @_;
+	return 'INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status, reason, attempts, first_attempt_at, parked_at)'
+	  . " SELECT s.endpoint_id, e.seq, e.id, outbox.order_key(e.tenant, e.key), 'dead', 'max_attempts', 5, now(), now()"
+	  . " FROM outbox.endpoint_settings s, outbox.events e WHERE $condition ON CONFLICT DO NOTHING";
 }
 
 # Waits until a query yields what is expected ('t' unless given).  All tries are in

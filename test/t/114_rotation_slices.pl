@@ -25,9 +25,7 @@ sub park
 {
 	my ($topics) = @_;
 
-	ask("INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status, reason, attempts, parked_at)"
-		  . " SELECT s.endpoint_id, e.seq, e.id, e.key, 'dead', 'max_attempts', 1, now()"
-		  . " FROM outbox.events e, outbox.endpoint_settings s WHERE s.name = 'dead' AND e.topic ~ '$topics'");
+	ask(park_as_dead("s.name = 'dead' AND e.topic ~ '$topics'"));
 	ask('ANALYZE outbox.parked');
 	return;
 }

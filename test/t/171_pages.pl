@@ -169,9 +169,7 @@ ask(q{INSERT INTO outbox.events (topic, payload, tenant) SELECT 'a.x', '{}', 'gl
 ask(q{INSERT INTO outbox.attempt_log SELECT e.seq, e.created_at, e.id, s.endpoint_id, 1, 1, 200, 0, NULL, NULL
 	FROM outbox.events e, outbox.endpoint_settings s WHERE s.name IN ('globex.a', 'archive') AND e.topic = 'a.x' AND e.tenant = 'globex'
 	ON CONFLICT DO NOTHING});
-ask(q{INSERT INTO outbox.parked (endpoint_id, seq, event_id, status, reason, attempts, parked_at)
-	SELECT s.endpoint_id, e.seq, e.id, 'dead', 'max_attempts', 1, now() FROM outbox.events e, outbox.endpoint_settings s
-	WHERE s.name = 'globex.a' AND e.topic = 'a.x' AND e.tenant = 'globex' ON CONFLICT DO NOTHING; ANALYZE});
+ask(park_as_dead("s.name = 'globex.a' AND e.topic = 'a.x' AND e.tenant = 'globex'") . '; ANALYZE');
 foreach my $what (sort keys %page)
 {
 	my $now = blocks($page{$what});

@@ -27,8 +27,7 @@ sub dead_letters
 	ask("SELECT count(outbox.emit('$name.n', jsonb_build_object('n', n))) FROM generate_series(1, $n) n");
 	ok(wait_sql($node, "SELECT delivered = $n AND processing = 0 FROM outbox.stats WHERE endpoint = '$name'"), "$name: $n events");
 	my $id = ask("SELECT endpoint_id FROM outbox.endpoint_settings WHERE name = '$name'");
-	ask("INSERT INTO outbox.parked (endpoint_id, seq, event_id, status, reason, attempts, parked_at)"
-		  . " SELECT $id, seq, id, 'dead', 'max_attempts', 1, now() FROM outbox.events WHERE topic = '$name.n'");
+	ask(park_as_dead("s.endpoint_id = $id AND e.topic = '$name.n'"));
 	return $id;
 }
 

@@ -161,9 +161,7 @@ BEGIN;
 SELECT outbox.create_endpoint('bulk', '${\$receiver->url('/ok/bulk')}', topics => '{bulk.*}');
 SELECT outbox.pause_endpoint('bulk');
 SELECT count(outbox.emit('bulk.n', '{}', key => 'k' || n)) FROM generate_series(1, $bulk) n;
-INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status, reason, attempts, first_attempt_at, parked_at)
-SELECT s.endpoint_id, e.seq, e.id, e.key, 'dead', 'max_attempts', 5, now(), now()
-FROM outbox.endpoint_settings s, outbox.events e WHERE s.name = 'bulk' AND e.topic = 'bulk.n';
+@{[park_as_dead("s.name = 'bulk' AND e.topic = 'bulk.n'")]};
 COMMIT;
 SQL
 ok(wait_sql($node, "SELECT dead >= $bulk FROM outbox.stats WHERE endpoint = 'bulk'"), 'many dead letters');
@@ -181,9 +179,7 @@ cmp_ok(ask('SELECT max(n) FROM (SELECT count(*) AS n FROM outbox.parked WHERE en
 ask('BEGIN;' . join('', map { "SELECT outbox.create_endpoint('$_', '" . $receiver->url("/ok/$_") . "', topics => '{turn.*}', tenant => 'turn');"
 		  . "SELECT outbox.pause_endpoint('$_');" } qw(t1 t2 t3 t4)) . <<"SQL");
 SELECT count(outbox.emit('turn.n', '{}', key => 'k' || n, tenant => 'turn')) FROM generate_series(1, 2000) n;
-INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status, reason, attempts, first_attempt_at, parked_at)
-SELECT s.endpoint_id, e.seq, e.id, outbox.order_key(e.tenant, e.key), 'dead', 'max_attempts', 5, now(), now()
-FROM outbox.endpoint_settings s, outbox.events e WHERE s.tenant = 'turn' AND e.topic = 'turn.n';
+@{[park_as_dead("s.tenant = 'turn' AND e.topic = 'turn.n'")]};
 COMMIT;
 SQL
 ok(wait_sql($node, "SELECT sum(dead) = 8000 FROM outbox.stats WHERE tenant = 'turn'"), 'dead letters of four endpoints');

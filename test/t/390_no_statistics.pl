@@ -51,9 +51,7 @@ my $url = $receiver->url('/ok/bulk');
 ask(<<"SQL");
 BEGIN;
 SELECT outbox.create_endpoint('bulk', '$url', topics => '{bulk.*}', max_in_flight => 64, on_exhausted => 'block');
-INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status, reason, attempts, first_attempt_at, parked_at)
-SELECT s.endpoint_id, e.seq, e.id, e.key, 'dead', 'max_attempts', 5, now(), now()
-FROM outbox.endpoint_settings s, outbox.events e WHERE s.name = 'bulk' AND e.topic = 'bulk.n';
+@{[park_as_dead("s.name = 'bulk' AND e.topic = 'bulk.n'")]};
 COMMIT;
 SQL
 stats_show("dead = $rows", "$rows dead letters");

@@ -79,9 +79,7 @@ sub dead
 	ask(<<"SQL");
 BEGIN;
 SELECT outbox.create_endpoint('$name', '$url', topics => '{$name.*}', max_in_flight => 64, on_exhausted => 'block');
-INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status, reason, attempts, first_attempt_at, parked_at)
-SELECT s.endpoint_id, e.seq, e.id, e.key, 'dead', 'max_attempts', 5, now(), now()
-FROM outbox.endpoint_settings s, outbox.events e WHERE s.name = '$name' AND e.topic = '$name.n';
+@{[park_as_dead("s.name = '$name' AND e.topic = '$name.n'")]};
 COMMIT;
 SQL
 	ok(wait_sql($node, "SELECT dead > 0 FROM outbox.stats WHERE endpoint = '$name'"), "$name: dead letters");
