@@ -1,7 +1,7 @@
 # An absent-minded operator costs no event, and no other endpoint its service.
 # For MINUTES (15) it leaves transactions open, types VACUUM FULL, pauses customers and forgets them, retries dead letters in
-# bulk, and makes databases by TEMPLATE.  SEED repeats the decisions.  Prints what was done, and how long an event of an
-# endpoint took that nothing of it concerns.
+# bulk, and makes databases by TEMPLATE.  SEED repeats the decisions.  Prints what was done, how long an event of an
+# endpoint took that nothing of it concerns, and what ran beside the slowest of these.
 use strict;
 use warnings;
 
@@ -40,6 +40,7 @@ endpoint($node, $receiver, 'bulk', '/ok/bulk', "topics => '{bulk.*}', max_attemp
 endpoint($node, $receiver, 'late', '/ok/late', "topics => '{late.*}'");
 endpoint($node, $receiver, "c$_", "/ok/c$_", "topics => '{mine.*}', tenant => 't$_'") foreach 1 .. $customers;
 
+my $begun = time;
 my %wanted;    # by path: ids, by key in the order of emission
 my %did;
 my (@open, @children, @paused, @copies);
@@ -148,13 +149,50 @@ my %actions = (
 	},
 );
 
-my @latencies;
+# How long an event took from its commit to the receiver, by the receiver's clock, and how long its emit took.  What the server
+# did is asked while a slow one is awaited.
+my (@latencies, @emits, @slow, @recent);
+
+sub quantiles
+{
+	my @sorted = sort { $a <=> $b } @_;
+	return sprintf 'p50 %.0f ms, p99 %.0f ms, %.0f ms at most', map { 1000 * $sorted[ $_ * $#sorted ] } 0.5, 0.99, 1;
+}
+
+sub probe
+{
+	my $from = time;
+	my $id = ask("SELECT outbox.emit('well.n', '{}', key => 'probe')");
+	my $emitted = time;
+	my $meanwhile = '';
+	my $request;
+
+	note_ids('/ok/well', 'probe', $id);
+	until (($request) = $receiver->delivered(id => $id))
+	{
+		$meanwhile ||= ask(<<'SQL') if time - $emitted > 0.3;
+SELECT concat_ws('; ', (SELECT reason FROM outbox.status),
+	(SELECT string_agg(concat_ws(' ', a.backend_type, a.state, a.wait_event, left(a.query, 70)), ' | ')
+	 FROM pg_stat_activity a WHERE a.pid <> pg_backend_pid() AND a.datname = 'postgres'
+	 AND (a.state = 'active' OR a.backend_type ~ 'outbox')))
+SQL
+		usleep(5_000);
+	}
+	push @latencies, max(0, $request->{wall} - $emitted);
+	push @emits, $emitted - $from;
+	push @slow, [ max($latencies[-1], $emits[-1]), $latencies[-1], $emits[-1], $emitted - $begun,
+		join(', ', map { sprintf '%s %.1f s before', $_->[1], $from - $_->[0] } grep { $from - $_->[0] < 8 } @recent), $meanwhile ];
+	@slow = (sort { $b->[0] <=> $a->[0] } @slow)[ 0 .. ($#slow < 9 ? $#slow : 9) ];
+	return;
+}
+
 my $most = 0;
 my $emitted = 0;
-my $begun = time;
 while (time - $begun < $minutes * 60)
 {
 	my $what = (sort keys %actions)[ rand keys %actions ];
+	push @recent, [ time, $what ];
+	shift @recent if @recent > 20;
 	$actions{$what}->();
 	$did{$what}++;
 	foreach (1 .. 5)
@@ -163,11 +201,7 @@ while (time - $begun < $minutes * 60)
 		my $c = 1 + int rand $customers;
 		emit_to('mine.n', "/ok/c$c", 20, ", tenant => 't$c'");
 		$emitted += 40;
-		my $from = time;
-		my $id = ask("SELECT outbox.emit('well.n', '{}', key => 'probe')");
-		note_ids('/ok/well', 'probe', $id);
-		$receiver->wait_delivered(1, id => $id);
-		push @latencies, time - $from;
+		probe();
 		usleep(rand 200_000);
 	}
 	$most = max($most, ask('SELECT log_bytes FROM outbox.status'));
@@ -177,10 +211,10 @@ end_open(0);
 waitpid $_, 0 foreach @children;
 ask("SELECT outbox.resume_endpoint(endpoint) FROM outbox.stats WHERE state = 'paused'");
 ask("SELECT outbox.retry('bulk')");
-@latencies = sort { $a <=> $b } @latencies;
 diag(join ', ', map { "$_: $did{$_}" } sort keys %did);
-diag(sprintf '%.0f s, %d events; an event of an endpoint that nothing concerns: p50 %.0f ms, p99 %.0f ms, %.0f ms at most, with the time of psql; the log takes %.1f MB at most',
-	time - $begun, $emitted, (map { 1000 * $latencies[ $_ * $#latencies ] } 0.5, 0.99, 1), $most / 1048576);
+diag(sprintf '%.0f s, %d events; an event of an endpoint that nothing concerns: %s; its emit with psql: %s; the log takes %.1f MB at most',
+	time - $begun, $emitted, quantiles(@latencies), quantiles(@emits), $most / 1048576);
+diag(sprintf '%.0f ms after an emit of %.0f ms, at %.0f s: %s; %s', 1000 * $_->[1], 1000 * $_->[2], @{$_}[ 3 .. 5 ]) foreach @slow;
 ok(wait_sql($node, "SELECT sum(pending + processing + retrying + blocked) = 0 FROM outbox.stats WHERE endpoint !~ '^new'"), 'all is delivered in the end')
   or diag ask('SELECT endpoint, state, reason, pending, retrying, blocked, dead FROM outbox.stats WHERE pending + retrying + blocked > 0');
 is(ask("SELECT sum(dead) FROM outbox.stats WHERE endpoint !~ '^bulk'"), '0', 'no other endpoint has dead letters');
