@@ -111,7 +111,7 @@ CREATE INDEX parked_cancelled_idx ON outbox.parked (endpoint_id, seq)
 CREATE TABLE outbox.commands (
     command_id      int8 GENERATED ALWAYS AS IDENTITY,
     endpoint_id     int4 NOT NULL,
-    action          text NOT NULL,   -- retry, resend, discard, cancel, due, probe, forget
+    action          text NOT NULL,   -- retry, resend, discard, cancel, due, probe, forget, limit
     seq             int8 NOT NULL,   -- 0 with probe
     failed_at       timestamptz,     -- first failure, after which it is tried again
     retry_at        timestamptz,

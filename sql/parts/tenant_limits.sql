@@ -1,32 +1,37 @@
 ------------------------------------------------------------------------
--- Limits of tenants: how much of the workers one customer may use.
+-- Limits of tenants: how much of the workers one customer may use, and how much is kept for it.
 ------------------------------------------------------------------------
 
 CREATE TABLE outbox.tenant_limits_here (
     tenant          text COLLATE "C" PRIMARY KEY,  -- '': all tenants without a row of their own
     max_in_flight   int4,
-    rate_limit      float4
+    rate_limit      float4,
+    max_kept        int8,
+    max_kept_age    interval
 );
 COMMENT ON TABLE outbox.tenant_limits_here IS
 'Limits of tenants, where outbox.set_tenant_limits() said so (NULL: as for all tenants)';
 
-CREATE FUNCTION outbox.tenant_limits(tenant text, OUT max_in_flight int4, OUT rate_limit float4)
+CREATE FUNCTION outbox.tenant_limits(tenant text, OUT max_in_flight int4, OUT rate_limit float4, OUT max_kept int8,
+    OUT max_kept_age interval)
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM outbox.check_tenant(tenant);
-    SELECT COALESCE(own.max_in_flight, common.max_in_flight), COALESCE(own.rate_limit, common.rate_limit)
-    INTO tenant_limits.max_in_flight, tenant_limits.rate_limit
+    SELECT COALESCE(own.max_in_flight, common.max_in_flight), COALESCE(own.rate_limit, common.rate_limit),
+           COALESCE(own.max_kept, common.max_kept), COALESCE(own.max_kept_age, common.max_kept_age)
+    INTO tenant_limits.max_in_flight, tenant_limits.rate_limit, tenant_limits.max_kept, tenant_limits.max_kept_age
     FROM (SELECT) one
     LEFT JOIN outbox.tenant_limits_here own ON own.tenant = tenant_limits.tenant
     LEFT JOIN outbox.tenant_limits_here common ON common.tenant = '';
 END $$;
 COMMENT ON FUNCTION outbox.tenant_limits IS
-'What all endpoints of a tenant together may use (tenant NULL: a tenant without limits of its own)';
+'What all endpoints of a tenant together may use, and what is kept for them (tenant NULL: a tenant without limits of its own)';
 
 -- NULL leaves a value as it is.
 CREATE FUNCTION outbox.set_tenant_limits(tenant text DEFAULT NULL, max_in_flight int4 DEFAULT NULL,
-    rate_limit float4 DEFAULT NULL, reset bool DEFAULT false) RETURNS void
+    rate_limit float4 DEFAULT NULL, reset bool DEFAULT false, max_kept int8 DEFAULT NULL,
+    max_kept_age interval DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
@@ -40,15 +45,26 @@ BEGIN
         RAISE EXCEPTION 'invalid rate_limit %', rate_limit
             USING ERRCODE = 'invalid_parameter_value',
                   HINT = 'Use 0.0001 to 1000000 requests per second. With reset => true there is no limit.';
+    ELSIF max_kept < 1 THEN
+        RAISE EXCEPTION 'invalid max_kept %', max_kept
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'Use at least 1 delivery. With reset => true there is no limit.';
+    ELSIF date_part('epoch', max_kept_age) NOT BETWEEN 1 AND 2147483647 THEN
+        RAISE EXCEPTION 'invalid max_kept_age %', max_kept_age
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'Use 1 second to 68 years. With reset => true there is no limit.';
     END IF;
     IF reset THEN
         DELETE FROM outbox.tenant_limits_here l WHERE l.tenant = COALESCE(set_tenant_limits.tenant, '');
     END IF;
-    IF max_in_flight IS NOT NULL OR rate_limit IS NOT NULL THEN
-        INSERT INTO outbox.tenant_limits_here AS l VALUES (COALESCE(tenant, ''), max_in_flight, rate_limit)
+    IF num_nonnulls(max_in_flight, rate_limit, max_kept, max_kept_age) > 0 THEN
+        INSERT INTO outbox.tenant_limits_here AS l
+        VALUES (COALESCE(tenant, ''), max_in_flight, rate_limit, max_kept, max_kept_age)
         ON CONFLICT ON CONSTRAINT tenant_limits_here_pkey DO UPDATE
         SET max_in_flight = COALESCE(EXCLUDED.max_in_flight, l.max_in_flight),
-            rate_limit = COALESCE(EXCLUDED.rate_limit, l.rate_limit);
+            rate_limit = COALESCE(EXCLUDED.rate_limit, l.rate_limit),
+            max_kept = COALESCE(EXCLUDED.max_kept, l.max_kept),
+            max_kept_age = COALESCE(EXCLUDED.max_kept_age, l.max_kept_age);
     END IF;
     IF tenant IS NULL THEN
         PERFORM outbox.endpoint_changed(0);
@@ -58,4 +74,5 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION outbox.set_tenant_limits IS
-'Limits what all endpoints of a tenant together may use (tenant NULL: of each tenant that has no limits of its own)';
+'Limits what all endpoints of a tenant together may use, and what is kept for them (tenant NULL: of each tenant that '
+'has no limits of its own)';

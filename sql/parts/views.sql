@@ -310,7 +310,7 @@ COMMENT ON COLUMN outbox.log_deliveries.status IS
 'pending, processing, delivered, retrying, blocked, dead, cancelled or forgotten';
 COMMENT ON COLUMN outbox.log_deliveries.reason IS
 'of dead: max_attempts, max_age, expired, aborted by receiver, invalid event, filter failed, backlog, event '
-'is gone or unreadable. Of cancelled: cancelled or discarded. NULL: any other '
+'is gone or unreadable. Of cancelled: cancelled, discarded or backlog. NULL: any other '
 'status';
 COMMENT ON COLUMN outbox.log_deliveries.attempts IS
 'attempts since it was last emitted, retried, resent or replayed, without probes that failed (0 once they are '
@@ -357,7 +357,7 @@ COMMENT ON COLUMN outbox.deliveries.status IS
 'scheduled, pending, processing, delivered, retrying, blocked, dead, cancelled or forgotten';
 COMMENT ON COLUMN outbox.deliveries.reason IS
 'of dead: max_attempts, max_age, expired, aborted by receiver, invalid event, filter failed, backlog, event '
-'is gone or unreadable. Of scheduled: set aside. Of cancelled: cancelled or discarded. NULL: any other '
+'is gone or unreadable. Of scheduled: set aside. Of cancelled: cancelled, discarded or backlog. NULL: any other '
 'status';
 COMMENT ON COLUMN outbox.deliveries.attempts IS
 'attempts since it was last emitted, retried, resent or replayed, without probes that failed (0 once they are '
@@ -495,7 +495,7 @@ COMMENT ON COLUMN outbox.set_aside.endpoint IS
 'the endpoint that a command was meant for (NULL: a scheduled event)';
 COMMENT ON COLUMN outbox.set_aside.tenant IS
 'tenant of the event, or the one that the endpoint belongs to (NULL: none)';
-COMMENT ON COLUMN outbox.set_aside.action IS 'retry, resend, discard, cancel, due or probe (NULL: a scheduled event)';
+COMMENT ON COLUMN outbox.set_aside.action IS 'retry, resend, discard, cancel, due, probe, forget or limit (NULL: a scheduled event)';
 COMMENT ON COLUMN outbox.set_aside.error IS 'why';
 COMMENT ON COLUMN outbox.set_aside.failed_at IS 'time of the first failure';
 COMMENT ON COLUMN outbox.set_aside.retry_at IS 'when it is tried again';

@@ -307,8 +307,8 @@ typedef struct OutboxQueue
 } OutboxQueue;
 
 /*
- * The endpoint's rows in outbox.parked.  Written by endpoint.c, parked_look.c, parking.c
- * and reader.c.
+ * The endpoint's rows in outbox.parked.  Written by endpoint.c, parked_look.c, parking.c,
+ * reader.c and kept_limit.c.
  */
 typedef struct OutboxParkedRows
 {
@@ -322,6 +322,8 @@ typedef struct OutboxParkedRows
 	bool  unblocking;				 /* true if rows may be left that are 'blocked' and in
 									  * no lane */
 	bool  unblocked;				 /* true if the current step made such rows due */
+	int64 given_up;					 /* rows up to this seq are beyond their tenant's
+									  * limit, and have a command */
 } OutboxParkedRows;
 
 /*

@@ -25,6 +25,7 @@ typedef struct NamedTenant
 
 static MemoryContext tenants_cxt;
 static tenants_hash *tenants;
+static int			 nlimited; /* tenants with a limit of what is kept for them */
 
 OutboxTenant *
 outbox_tenant_find(const char *name)
@@ -80,6 +81,7 @@ outbox_tenant_leave(OutboxTenant *t)
 {
 	if (--t->nendpoints > 0)
 		return;
+	nlimited -= outbox_tenant_is_limited(t);
 	tenants_delete(tenants, t->name);
 	if (t->pace)
 		pfree(t->pace);
@@ -88,14 +90,25 @@ outbox_tenant_leave(OutboxTenant *t)
 
 /* Most tenants have no limits. */
 void
-outbox_tenant_set_limits(OutboxTenant *t, int max_in_flight, double rate_limit)
+outbox_tenant_set_limits(OutboxTenant *t, int max_in_flight, double rate_limit,
+						 int64 max_kept, int64 max_kept_age)
 {
+	nlimited -= outbox_tenant_is_limited(t);
+	t->kept.most = max_kept;
+	t->kept.max_age = max_kept_age;
+	nlimited += outbox_tenant_is_limited(t);
 	if (t->pace == NULL && max_in_flight == 0 && rate_limit == 0)
 		return;
 	if (t->pace == NULL)
 		t->pace = MemoryContextAllocZero(tenants_cxt, sizeof(OutboxPace));
 	t->pace->limits.max_in_flight = max_in_flight;
 	t->pace->limits.rate_limit = rate_limit;
+}
+
+bool
+outbox_tenants_are_limited(void)
+{
+	return nlimited > 0;
 }
 
 TimestampTz

@@ -16,14 +16,25 @@ typedef struct OutboxGroup
 	dlist_head members;	   /* OutboxSubscription */
 } OutboxGroup;
 
+/* How much may be kept in outbox.parked for the endpoints of a tenant (0: any amount). */
+typedef struct OutboxKeptLimit
+{
+	int64 most;		/* rows, without cancelled ones */
+	int64 max_age;	/* µs since their events were emitted */
+	int64 rows;		/* that there are, of this worker's endpoints */
+	int64 given_up; /* because of the limits, and not reported yet */
+	bool  looked;	/* true if the present step has examined the tenant */
+} OutboxKeptLimit;
+
 typedef struct OutboxTenant
 {
-	int			nendpoints; /* that the worker knows */
-	OutboxFlow	flow;		/* its requests, and its endpoints that wait for slots */
-	OutboxPace *pace;		/* limits of all its endpoints: max_in_flight (0: none), and
+	int				nendpoints; /* that the worker knows */
+	OutboxFlow		flow;		/* its requests, and its endpoints that wait for slots */
+	OutboxPace	   *pace; /* limits of all its endpoints: max_in_flight (0: none), and
 							 * rate_limit (NULL: it never had any) */
-	OutboxGroup group;
-	char		name[FLEXIBLE_ARRAY_MEMBER];
+	OutboxKeptLimit kept;
+	OutboxGroup		group;
+	char			name[FLEXIBLE_ARRAY_MEMBER];
 } OutboxTenant;
 
 /*
@@ -47,7 +58,17 @@ extern uint64 outbox_tenant_number(const OutboxTenant *t);
 
 /* 'max_in_flight' 0: no limit.  'rate_limit' is per second, and 0: no limit. */
 extern void outbox_tenant_set_limits(OutboxTenant *t, int max_in_flight,
-									 double rate_limit);
+									 double rate_limit, int64 max_kept,
+									 int64 max_kept_age);
+
+/* The first is true if any tenant, the second if this one has a limit of what is kept. */
+extern bool outbox_tenants_are_limited(void);
+
+static inline bool
+outbox_tenant_is_limited(const OutboxTenant *t)
+{
+	return t && (t->kept.most > 0 || t->kept.max_age > 0);
+}
 
 /*
  * Returns when one more request may be sent: 'now', or a later time.  DT_NOEND: when a

@@ -32,6 +32,7 @@
 #include "worker/dispatch.h"
 #include "worker/head.h"
 #include "worker/judge.h"
+#include "worker/kept_limit.h"
 #include "worker/loop.h"
 #include "worker/roster.h"
 
@@ -127,7 +128,7 @@ static bool
 may_be_moved(const OutboxEndpoint *ep)
 {
 	return !outbox_endpoint_rests(ep) && !ep->member.dropped && !ep->member.recreate &&
-		!ep->member.put_off && !ep->status.unstorable &&
+		!ep->member.put_off && !ep->status.unstorable && outbox_kept_limit_has_room(ep) &&
 		!outbox_step_held(OUTBOX_STEP_BACKLOG, ep->id);
 }
 
@@ -144,8 +145,9 @@ compare_backlog(const void *a, const void *b)
 
 /*
  * Decides for which endpoints events are kept: the ones that lack least, while all that
- * they lack of the log is at most 'left' events.  Events kept for an endpoint count as
- * retained by it: it lacks at most 'allowed' events.
+ * they lack of the log is at most 'left' events, and those whose tenant has a limit of what
+ * is kept.  Events kept for an endpoint count as retained by it: it lacks at most 'allowed'
+ * events.
  */
 static void
 choose(int64 left, double allowed)
@@ -171,10 +173,11 @@ choose(int64 left, double allowed)
 	qsort(lagging, n, sizeof(OutboxEndpoint *), compare_backlog);
 	for (int i = 0; i < n; i++)
 	{
-		left -= lagging[i]->feed->backlog;
-		if (left < 0)
-			break;
-		lagging[i]->place.keeps = true;
+		bool limited = outbox_tenant_is_limited(lagging[i]->tenant);
+
+		if (!limited)
+			left -= lagging[i]->feed->backlog;
+		lagging[i]->place.keeps = limited || left >= 0;
 	}
 	pfree(lagging);
 }
@@ -294,10 +297,12 @@ shorten(OutboxEndpoint *ep, int64 cut)
 	}
 	ep->place.dirty = true;
 	outbox_busy_add(ep);
-	if (ep->place.keeps)
-		kept += n;
-	else
+	if (!ep->place.keeps)
 		ep->place.overflowed += n;
+	else if (outbox_tenant_is_limited(ep->tenant))
+		ep->tenant->kept.rows += n;
+	else
+		kept += n;
 	if (ep->place.overflowed > 0 && place_of(ep) >= cut)
 		log_overflow(ep);
 	return n;

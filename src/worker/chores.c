@@ -32,6 +32,7 @@
 #include "worker/chores.h"
 #include "worker/dispatch.h"
 #include "worker/forget.h"
+#include "worker/kept_limit.h"
 #include "worker/leftovers.h"
 #include "worker/loop.h"
 #include "worker/operator_commands.h"
@@ -247,6 +248,8 @@ static const Chore chores[] = {
 	{OUTBOX_STEP_REPLAY, WHILE_ENABLED | IF_UNLOCKED | SETTLED, outbox_replays_due,
 	 outbox_replays_run, outbox_replays_failed},
 	{OUTBOX_STEP_BACKLOG, IF_UNLOCKED, outbox_backlog_limit_next_time, run_backlog, NULL},
+	{OUTBOX_STEP_BACKLOG, IF_UNLOCKED, outbox_kept_limit_due, outbox_kept_limit_run,
+	 NULL},
 
 	/* After its report this worker must write no data of the tenant. */
 	{OUTBOX_STEPS, IF_UNLOCKED | SETTLED, outbox_forget_report_time, outbox_forget_report,

@@ -77,7 +77,7 @@ typedef struct Command
 	ItemPointerData place;	 /* of the command */
 	ItemPointerData row;	 /* of the delivery */
 	bool			changes; /* true if this row is changed */
-	bool			counts;	 /* true if a delivery was cancelled */
+	OutboxCounter	counts;	 /* a delivery that waited has ended (0: none did) */
 	bool			left_alone;
 	Effect			effect;
 } Command;
@@ -105,26 +105,28 @@ waits(Command *c)
 		!outbox_operator_in_memory(c->ep, c->seq, c->key);
 }
 
+/* Returns how a delivery with a row ends.  One that memory has is left as it is. */
+static Effect
+end_of(Command *c)
+{
+	if (is(c->status, "retrying") && waits(c))
+		return EFFECT_CANCEL_RETRY;
+	if (is(c->status, "blocked") && !outbox_operator_in_memory(c->ep, c->seq, c->key))
+		return EFFECT_CANCEL_FOLLOWER;
+	return is(c->status, "dead") ? EFFECT_BURY : EFFECT_NONE;
+}
+
 static void
 cancel(Command *c)
 {
 	const OutboxCursor *frontier = outbox_window_frontier(c->ep, &outbox_loop.head);
 
-	if (is(c->status, "retrying") && waits(c))
-		c->effect = EFFECT_CANCEL_RETRY;
-	else if (is(c->status, "blocked") &&
-			 !outbox_operator_in_memory(c->ep, c->seq, c->key))
-		c->effect = EFFECT_CANCEL_FOLLOWER;
-	else if (is(c->status, "dead"))
-		c->effect = EFFECT_BURY;
-	else if (c->status == NULL && c->known &&
-			 !outbox_cursor_covers(frontier, c->xid, c->seq))
+	c->effect = end_of(c);
+	c->changes = c->effect != EFFECT_NONE;
+	if (c->status == NULL && c->known && !outbox_cursor_covers(frontier, c->xid, c->seq))
 		c->effect = EFFECT_SKIP;
-	else
-		return; /* it is being delivered, or has been */
-
-	c->counts = true;
-	c->changes = c->effect != EFFECT_SKIP;
+	if (c->effect != EFFECT_NONE)
+		c->counts = OUTBOX_COUNT_CANCELLED; /* else it is being delivered, or has been */
 	if (c->effect == EFFECT_SKIP)
 		insert("INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status,"
 			   " reason, attempts, parked_at) SELECT $1, e.seq, e.id,"
@@ -141,17 +143,13 @@ cancel(Command *c)
 static void
 forget(Command *c)
 {
-	if (c->status == NULL || outbox_parked_is_gone(c->ep->id, c->seq) ||
-		(is(c->status, "retrying") && !waits(c)) ||
-		(is(c->status, "blocked") && outbox_operator_in_memory(c->ep, c->seq, c->key)))
+	if (c->status == NULL || outbox_parked_is_gone(c->ep->id, c->seq))
 		return;
-	if (is(c->status, "retrying"))
-		c->effect = EFFECT_CANCEL_RETRY;
-	else if (is(c->status, "blocked"))
-		c->effect = EFFECT_CANCEL_FOLLOWER;
-	else if (is(c->status, "dead"))
-		c->effect = EFFECT_BURY;
-	c->counts = c->effect != EFFECT_NONE;
+	c->effect = end_of(c);
+	if (c->effect != EFFECT_NONE)
+		c->counts = OUTBOX_COUNT_CANCELLED;
+	else if (!is(c->status, "cancelled"))
+		return;
 	outbox_parked_empty(c->ep->id, c->seq);
 }
 
@@ -198,6 +196,14 @@ carry_out(Command *c)
 	{
 		c->effect = EFFECT_BURY;
 		c->changes = true;
+	}
+	else if (is(c->action, "limit"))
+	{
+		/* A dead letter was counted when it died. */
+		c->effect = end_of(c);
+		c->changes = c->effect != EFFECT_NONE;
+		if (c->changes && c->effect != EFFECT_BURY)
+			c->counts = OUTBOX_COUNT_BACKLOG;
 	}
 	else if (is(c->action, "due") && is(c->status, "retrying") &&
 			 !outbox_retries_contains(c->ep, c->seq) &&
@@ -249,12 +255,12 @@ write_rows(Command *commands, int n)
 						"UPDATE outbox.parked SET status = 'retrying', reason = NULL,"
 						" attempts = 0, first_attempt_at = NULL, redelivery = 1,"
 						" next_attempt_at = pg_catalog.now() WHERE ctid = ANY ($1)" :
-						is(action, "discard") ?
-						"UPDATE outbox.parked SET status = 'cancelled',"
-						" reason = 'discarded' WHERE ctid = ANY ($1)" :
-						"UPDATE outbox.parked SET status = 'cancelled',"
-						" reason = 'cancelled', next_attempt_at = NULL"
-						" WHERE ctid = ANY ($1)",
+						psprintf("UPDATE outbox.parked SET status = 'cancelled',"
+								 " reason = '%s', next_attempt_at = NULL"
+								 " WHERE ctid = ANY ($1)",
+								 is(action, "discard")	 ? "discarded" :
+									 is(action, "limit") ? "backlog" :
+														   "cancelled"),
 					rows, nrows);
 	if (ndone > 0)
 		run_on_rows("DELETE FROM outbox.commands WHERE ctid = ANY ($1)", done, ndone);
@@ -327,7 +333,7 @@ take_effect(Command *c)
 {
 	if (c->counts)
 	{
-		outbox_tally_count(c->ep, OUTBOX_COUNT_CANCELLED);
+		outbox_tally_count(c->ep, c->counts);
 		c->ep->place.dirty = true; /* so that the count is stored */
 	}
 	switch (c->effect)
@@ -562,7 +568,7 @@ outbox_operator_commands_run(void *settle_begun)
 		else if (careful && !outbox_step_try_part(carry_out_alone, c, &failure))
 		{
 			c->effect = EFFECT_NONE;
-			c->counts = false;
+			c->counts = 0;
 			set_aside(c, &failure);
 			failed = true;
 		}

@@ -95,7 +95,8 @@ set_tenant(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 	if (ep->tenant == NULL)
 		ep->tenant = outbox_tenant_join(s->tenant);
 	outbox_tenant_set_limits(ep->tenant, part_of_tenant(s->tenant_in_flight),
-							 s->tenant_rate / outbox_workers_per_database);
+							 s->tenant_rate / outbox_workers_per_database, s->tenant_kept,
+							 s->tenant_kept_age);
 	outbox_slots_limits_changed(ep->tenant);
 }
 

@@ -232,6 +232,78 @@ $receiver->wait_delivered(2, path => '/ok/late', id => $again[-1]);
 ok(wait_settled($node), 'all is done');
 is(scalar(grep { 2 != (() = $receiver->delivered(path => '/ok/late', id => $_)) } @again), 0, 'each event once more');
 
+# A limit of what is kept for a tenant.  Beyond it the oldest are given up, and nothing without it
+sub kept
+{
+	my ($tenant) = @_;
+	return "SELECT COALESCE(sum(retrying + blocked + dead), 0) FROM outbox.stats WHERE tenant = '$tenant'";
+}
+
+sub died
+{
+	my ($n, $what) = @_;
+	return ok(wait_sql($node, "SELECT sum(value) = $n FROM outbox.metrics() WHERE name = 'outbox_died_total' AND labels->>'reason' = 'backlog'"), $what);
+}
+
+sub of_tenant
+{
+	my ($tenant, $n, $more) = @_;
+	$more //= '';
+	return split /\n/, ask("SELECT outbox.emit('kept.n', jsonb_build_object('k', 'a', 'n', n), key => 'a', tenant => '$tenant'$more) FROM generate_series(1, $n) n");
+}
+
+endpoint($node, $receiver, $_, "/ok/$_", "topics => '{kept.*}', tenant => 'limited'") foreach qw(limited limited.too);
+endpoint($node, $receiver, 'unlimited', '/ok/unlimited', "topics => '{kept.*}', tenant => 'unlimited'");
+endpoint($node, $receiver, 'letters', '/ok/letters', "topics => '{kept.*}', tenant => 'letters'");
+ask("SELECT outbox.pause_endpoint('$_')") foreach qw(limited limited.too unlimited);
+my @events = (of_tenant('limited', 50), of_tenant('unlimited', 50), of_tenant('letters', 50, ", expires_at => clock_timestamp() - interval '1 s'"));
+others(2500);
+gone('what they have yet to get is kept', @events);
+ok(wait_sql($node, "SELECT (" . kept('limited') . ") = 100 AND (SELECT dead FROM outbox.stats WHERE endpoint = 'letters') = 50"), 'all of it');
+ask("SELECT outbox.set_tenant_limits('limited', max_kept => 30), outbox.set_tenant_limits('letters', max_kept => 20),"
+	  . " outbox.set_tenant_limits(max_kept_age => '1 h')");
+ok(wait_sql($node, "SELECT (" . kept('limited') . ") = 30 AND (" . kept('letters') . ") = 20"), 'no more than the limit');
+is(ask(kept('unlimited')), 50, 'and all of another tenant');
+ok(wait_sql($node, "SELECT count(*) <= 30 FROM outbox.kept_events WHERE tenant = 'limited'"), 'no copy of them is left');
+died(70, 'they are counted as dead, and dead letters not again');
+
+# A worker that starts knows as much, and one whose endpoint lacks most of the log gives up its oldest
+ask('SELECT outbox.set_tenant_limits(reset => true)');
+endpoint($node, $receiver, 'most', '/ok/most', "topics => '{kept.*}', tenant => 'most'");
+ask("SELECT outbox.pause_endpoint('most')");
+my @most = of_tenant('most', 3000);
+$pid = worker_pid($node);
+ask("SELECT pg_terminate_backend($pid)");
+new_worker($node, $pid);
+wait_until { ask("SELECT since < clock_timestamp() - interval '6 s' FROM outbox.pieces WHERE log = 'events'") eq 't' } 'the log stays';
+is(ask("SELECT count(*) FROM outbox.events WHERE id IN ('$most[0]', '$most[-1]')"), 2, 'an endpoint that lacks most of the log keeps it');
+ask("SELECT outbox.set_tenant_limits('most', max_kept => 100)");
+ok(wait_sql($node, "SELECT count(*) > 0 FROM outbox.deliveries WHERE endpoint = 'most' AND status = 'cancelled' AND reason = 'backlog'"
+		  . " OR NOT EXISTS (SELECT FROM outbox.events WHERE id = '$most[0]')"), 'and with a limit gives up its oldest events');
+gone('so that the piece goes', @most[0, -1]);
+ok(wait_sql($node, 'SELECT (' . kept('most') . ') = 100'), 'but keeps as much as that allows');
+ask("SELECT outbox.resume_endpoint('$_')") foreach qw(limited limited.too unlimited most);
+$receiver->wait_delivered(1, path => '/ok/most', id => $most[-1]);
+$receiver->wait_delivered(50, path => '/ok/unlimited');
+ok(wait_sql($node, "SELECT sum(pending + processing + retrying + blocked) = 0 FROM outbox.stats WHERE tenant IS NOT NULL"), 'all is done');
+
+# What memory had of the oldest may have stayed in place of others
+my @got = map { [ got($_) =~ /(\d+)/g ] } qw(/ok/limited /ok/limited.too /ok/most);
+is(scalar(map { @$_ } @got[0, 1]), 30, 'as many are sent as the limit allows');
+is(scalar(@{ $got[2] }), 100, 'and to the one that lacked most');
+foreach my $numbers (@got)
+{
+	is("@$numbers", join(' ', sort { $a <=> $b } @$numbers), 'in order');
+	is($numbers->[-1], $numbers == $got[2] ? 3000 : 50, 'with the newest');
+}
+cmp_ok($got[2][50], '>', 2900, 'most of them are the newest');
+is(got('/ok/unlimited'), 'a: ' . join(' ', 1 .. 50), 'the one without a limit gets all');
+died(70 + 2900, 'and all that were given up are counted');
+
+# By age
+ask("SELECT outbox.set_tenant_limits('letters', max_kept_age => '1 s')");
+ok(wait_sql($node, 'SELECT (' . kept('letters') . ') = 0'), 'what is older than the limit goes');
+
 is(ask('SELECT sum(restarts) FROM outbox.workers'), '0', 'no worker ended with an error');
 $node->stop;
 done_testing();

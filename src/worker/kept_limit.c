@@ -1,0 +1,300 @@
+/*
+ * kept_limit.c
+ *	  Owns how much is kept for a tenant: its limits max_kept and max_kept_age.
+ *
+ * What is kept are rows of outbox.parked that wait or are dead.  Beyond the limits the
+ * oldest of them are given up, as if an operator had discarded them: each gets a command
+ * (operator_commands.c), so it ends in the order of its key, and is charged to its endpoint.
+ * Those that were not dead are counted as dead, for the reason "backlog".  README.md says
+ * why.
+ *
+ * Rows and memory of an endpoint change together, so the number of rows is exact.  It
+ * changes when commands are carried out, so a tenant whose commands wait is left alone.
+ */
+#include "base/outbox.h"
+
+#include "catalog/pg_type.h"
+#include "nodes/pg_list.h"
+#include "utils/array.h"
+#include "utils/timestamp.h"
+
+#include "base/query.h"
+#include "base/table_rows.h"
+#include "endpoint/subscribers.h"
+#include "endpoint/tenant.h"
+#include "log/kept.h"
+#include "log/transaction.h"
+#include "worker/kept_limit.h"
+#include "worker/loop.h"
+
+/* µs between two looks at all tenants, and while rows are given up. */
+#define LOOK_EVERY (1 * USECS_PER_SEC)
+#define AGAIN_AFTER (100 * 1000)
+
+/* Rows that one look gives up of a tenant at most; by their age. */
+#define AT_ONCE 500
+#define OLD_AT_ONCE 100
+
+/* No tenant is begun with after this time (µs). */
+#define STEP_TIME (5 * 1000)
+
+static TimestampTz look_at;
+static int		   next;	 /* in the roster: whose tenant's turn it is */
+static bool		   gives_up; /* true if rows were given up since copies were released */
+
+/* The endpoints of a tenant that have rows, and what is given up of them. */
+typedef struct Candidates
+{
+	int				 n;
+	OutboxEndpoint **endpoints;
+	int64			*upto; /* by endpoint: the last row that is given up */
+	int				 nrows;
+} Candidates;
+
+TimestampTz
+outbox_kept_limit_due(void)
+{
+	return outbox_tenants_are_limited() ? look_at : DT_NOEND;
+}
+
+bool
+outbox_kept_limit_has_room(const OutboxEndpoint *ep)
+{
+	const OutboxTenant *t = ep->tenant;
+
+	return t == NULL || t->kept.most == 0 || t->kept.rows < t->kept.most + 2 * AT_ONCE;
+}
+
+static int64
+rows_of(const OutboxEndpoint *ep)
+{
+	return ep->table->rows[OUTBOX_ROW_RETRYING] + ep->table->rows[OUTBOX_ROW_BLOCKED] +
+		ep->table->rows[OUTBOX_ROW_DEAD];
+}
+
+static bool
+may_be_asked(const OutboxEndpoint *ep)
+{
+	return outbox_tenant_is_limited(ep->tenant) && !outbox_endpoint_rests(ep) &&
+		!ep->member.dropped && !ep->member.recreate;
+}
+
+static void
+count_rows(void)
+{
+	OutboxEndpoint **all = outbox_loop.roster.endpoints;
+
+	for (int i = 0; i < outbox_loop.roster.n; i++)
+		if (all[i]->tenant)
+		{
+			all[i]->tenant->kept.rows = 0;
+			all[i]->tenant->kept.looked = false;
+		}
+	for (int i = 0; i < outbox_loop.roster.n; i++)
+		if (may_be_asked(all[i]))
+			all[i]->tenant->kept.rows += rows_of(all[i]);
+}
+
+static void
+add_candidate(void *arg, OutboxEndpoint *ep)
+{
+	Candidates *c = arg;
+
+	if (!may_be_asked(ep) || rows_of(ep) == 0)
+		return;
+	c->endpoints[c->n] = ep;
+	c->upto[c->n++] = ep->table->given_up;
+}
+
+static Datum
+numbers_of(const Candidates *c)
+{
+	Datum *ids = palloc(sizeof(Datum) * Max(c->n, 1));
+
+	for (int i = 0; i < c->n; i++)
+		ids[i] = Int32GetDatum(c->endpoints[i]->id);
+	return PointerGetDatum(
+		construct_array(ids, c->n, INT4OID, sizeof(int32), true, TYPALIGN_INT));
+}
+
+/* True if the last command for one of these endpoints is not carried out yet. */
+static bool
+commands_wait(Datum ids, Datum upto)
+{
+	static SPIPlanPtr plan;
+
+	return outbox_plan_run(&plan,
+						   "SELECT 1 FROM ROWS FROM (pg_catalog.unnest($1),"
+						   " pg_catalog.unnest($2)) i(id, seq)"
+						   " WHERE outbox.is_asked(i.id, 'limit', i.seq) LIMIT 1",
+						   2, (Oid[]){INT4ARRAYOID, INT8ARRAYOID}, (Datum[]){ids, upto},
+						   NULL) > 0;
+}
+
+/*
+ * Reads the oldest rows, 'each' of an endpoint at most, in the order of their numbers.  The
+ * times of their events are read where the age counts.
+ */
+static void
+read_oldest(Datum ids, Datum from, int each, bool by_age)
+{
+	static SPIPlanPtr plan;
+	Datum			  args[4] = {ids, from, Int64GetDatum(each), BoolGetDatum(by_age)};
+
+	outbox_plan_run(
+		&plan,
+		"SELECT i.n, p.seq, CASE WHEN $4 THEN (SELECT a.created_at"
+		" FROM outbox.all_events a WHERE a.seq = p.seq AND a.id = p.event_id LIMIT 1) END"
+		" FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2))"
+		" WITH ORDINALITY i(id, seq, n) CROSS JOIN LATERAL"
+		" (SELECT k.seq, k.event_id FROM outbox.parked k WHERE k.endpoint_id = i.id"
+		" AND k.seq > i.seq AND k.status <> 'cancelled' ORDER BY k.seq LIMIT $3) p"
+		" ORDER BY p.seq",
+		4, (Oid[]){INT4ARRAYOID, INT8ARRAYOID, INT8OID, BOOLOID}, args, NULL);
+}
+
+/*
+ * Chooses rows among the ones that were read: 'excess' of them, or with 0 the ones whose
+ * events were emitted before 'old'.  It ends where an endpoint may have further rows that
+ * were not read, because these may be older than the next ones of others.
+ */
+static Datum
+choose_rows(Candidates *c, int64 excess, TimestampTz old, int each, Datum *seqs)
+{
+	int	   found = (int) SPI_processed;
+	Datum *ids = palloc(sizeof(Datum) * Max(found, 1));
+	int64 *numbers = palloc(sizeof(int64) * Max(found, 1));
+	int	  *taken = palloc0(sizeof(int) * c->n);
+
+	while (c->nrows < found)
+	{
+		OutboxColumns row = fetch_row(c->nrows);
+		int			  i = (int) row_int8(row, 0) - 1;
+
+		if (excess > 0 ? c->nrows == excess : row_time(row, 2, DT_NOEND) >= old)
+			break;
+		ids[c->nrows] = Int32GetDatum(c->endpoints[i]->id);
+		numbers[c->nrows++] = c->upto[i] = row_int8(row, 1);
+		if (++taken[i] == each)
+			break;
+	}
+	*seqs = outbox_int8_array(numbers, c->nrows);
+	return PointerGetDatum(
+		construct_array(ids, c->nrows, INT4OID, sizeof(int32), true, TYPALIGN_INT));
+}
+
+static void
+write_commands(Datum ids, Datum seqs)
+{
+	static SPIPlanPtr plan;
+
+	outbox_plan_run(&plan,
+					"INSERT INTO outbox.commands (endpoint_id, action, seq)"
+					" SELECT q.id, 'limit', q.seq FROM ROWS FROM (pg_catalog.unnest($1),"
+					" pg_catalog.unnest($2)) q(id, seq)"
+					" WHERE NOT outbox.is_asked(q.id, 'limit', q.seq) ORDER BY q.seq",
+					2, (Oid[]){INT4ARRAYOID, INT8ARRAYOID}, (Datum[]){ids, seqs}, NULL);
+}
+
+static int64
+excess_of(const OutboxTenant *t)
+{
+	return t->kept.most > 0 ? Max(t->kept.rows - t->kept.most, 0) : 0;
+}
+
+/* Returns false if commands of the tenant wait. */
+static bool
+examine(const OutboxTenant *t, TimestampTz now, Candidates *c)
+{
+	int64 excess = excess_of(t);
+	int	  each = (excess > 0 ? AT_ONCE : OLD_AT_ONCE) / c->n + 1;
+	Datum ids = numbers_of(c);
+	Datum from = outbox_int8_array(c->upto, c->n);
+	Datum seqs;
+
+	if (commands_wait(ids, from))
+		return false;
+	read_oldest(ids, from, each, excess == 0);
+	ids = choose_rows(c, Min(excess, AT_ONCE),
+					  t->kept.max_age > 0 ? now - t->kept.max_age : DT_NOBEGIN, each,
+					  &seqs);
+	if (c->nrows > 0)
+		write_commands(ids, seqs);
+	return true;
+}
+
+/* After the commit.  If there was nothing more to give up, the next look begins anew. */
+static void
+note(OutboxTenant *t, const Candidates *c)
+{
+	for (int i = 0; i < c->n; i++)
+		c->endpoints[i]->table->given_up = c->nrows > 0 ? c->upto[i] : 0;
+	t->kept.given_up += c->nrows;
+	if (c->nrows > 0)
+	{
+		gives_up = true;
+		outbox_loop.commands_pending = true;
+	}
+	else if (t->kept.given_up > 0)
+	{
+		ereport(
+			LOG,
+			(errmsg(
+				 "outbox kept more for tenant \"%s\" than its limits allow: " INT64_FORMAT
+				 " deliveries are given up",
+				 t->name, t->kept.given_up),
+			 errhint("outbox.set_tenant_limits() changes max_kept and max_kept_age.")));
+		t->kept.given_up = 0;
+	}
+}
+
+/* Returns true if the tenant has to be examined again soon. */
+static bool
+look(OutboxTenant *t, TimestampTz now)
+{
+	Candidates c = {.endpoints = palloc(sizeof(OutboxEndpoint *) * t->nendpoints),
+					.upto = palloc(sizeof(int64) * t->nendpoints)};
+	bool	   examined;
+
+	if (excess_of(t) > 0 || t->kept.max_age > 0 || t->kept.given_up > 0)
+		outbox_subscribers_of_tenant(t, add_candidate, &c);
+	if (c.n == 0)
+		return false;
+	outbox_txn_begin_step();
+	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_KEPT_EVENTS);
+	examined = examine(t, now, &c);
+	outbox_txn_commit();
+	if (examined)
+		note(t, &c);
+	return !examined || c.nrows > 0;
+}
+
+void
+outbox_kept_limit_run(void *arg)
+{
+	TimestampTz now = *(TimestampTz *) arg;
+	bool		more = false;
+	int			i;
+
+	count_rows();
+	for (i = 0; i < outbox_loop.roster.n; i++)
+	{
+		OutboxEndpoint *ep;
+
+		if (i > 0 && GetCurrentTimestamp() - now >= STEP_TIME)
+			break;
+		if (next >= outbox_loop.roster.n)
+			next = 0;
+		ep = outbox_loop.roster.endpoints[next++];
+		if (!may_be_asked(ep) || ep->tenant->kept.looked)
+			continue;
+		ep->tenant->kept.looked = true;
+		more = look(ep->tenant, now) || more;
+	}
+	if (i == outbox_loop.roster.n && !more && gives_up)
+	{
+		gives_up = false;
+		outbox_kept_released();
+	}
+	look_at = i < outbox_loop.roster.n ? now : now + (more ? AGAIN_AFTER : LOOK_EVERY);
+}
