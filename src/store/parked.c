@@ -283,15 +283,20 @@ fetch_followers(OutboxEndpoint *ep, const OutboxLane *lane, int limit, Loading *
  * after an error.
  */
 void
-outbox_parked_load_followers(OutboxEndpoint *ep)
+outbox_parked_load_followers(OutboxEndpoint *ep, TimestampTz until)
 {
-	while (!dlist_is_empty(&ep->queue->loading))
+	bool begun = false;
+
+	while (!dlist_is_empty(&ep->queue->loading) &&
+		   !(begun && GetCurrentTimestamp() >= until))
 	{
 		OutboxLane *lane = dlist_head_element(OutboxLane, loading_node,
 											  &ep->queue->loading);
 		int			limit = outbox_endpoint_at_once(ep);
 		Loading		l;
 		bool		found = fetch_followers(ep, lane, limit, &l);
+
+		begun = true;
 
 		(void) outbox_list_remove(&lane->loading_node);
 		if (!found)

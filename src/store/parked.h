@@ -41,10 +41,10 @@ extern bool outbox_parked_is_cancelled(OutboxEndpoint *ep, int64 seq);
 
 /*
  * Load deliveries from their rows: due retries, and the next followers of the lanes
- * on queue.loading.
+ * on queue.loading, of one lane at least, and of further ones until then.
  */
 extern void outbox_parked_load_retries(OutboxEndpoint *ep, const int64 *seqs, int n);
-extern void outbox_parked_load_followers(OutboxEndpoint *ep);
+extern void outbox_parked_load_followers(OutboxEndpoint *ep, TimestampTz until);
 
 /*
  * In a settle, _write changes the rows of deliveries on 'settling', and _write_gone

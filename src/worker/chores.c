@@ -79,7 +79,7 @@ something_to_settle(TimestampTz now)
 		OutboxEndpoint *ep = outbox_listed(busy_node, iter.cur);
 
 		if ((outbox_settle_wants(ep) ||
-			 ((!dlist_is_empty(&ep->queue->loading) || ep->table->unblocking) &&
+			 (outbox_reader_wants_followers_of(ep) &&
 			  outbox_step_may(OUTBOX_STEP_PARKED))) &&
 			!(ep->status.unstorable && outbox_settle_held(ep)))
 			return true;

@@ -126,7 +126,8 @@ waits_until(OutboxEndpoint *ep, TimestampTz now, bool quiet)
 
 	if (ep->lists->touched || ep->member.dropped || ep->member.recreate ||
 		ep->status.unstorable || ep->feed->drop_window || ep->table->unblocking ||
-		!dlist_is_empty(&ep->queue->loading) || !dlist_is_empty(&ep->queue->asking))
+		(!off && !dlist_is_empty(&ep->queue->loading)) ||
+		!dlist_is_empty(&ep->queue->asking))
 		return 0;
 	if (ep->link->handle) /* links.c examines it in each round */
 		return 0;

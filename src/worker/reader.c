@@ -9,6 +9,7 @@
 
 #include "base/crash_point.h"
 #include "endpoint/retries.h"
+#include "endpoint/status.h"
 #include "log/step.h"
 #include "log/transaction.h"
 #include "store/parked.h"
@@ -18,6 +19,9 @@
 #include "worker/loop.h"
 #include "worker/reader.h"
 
+/* No other endpoint's rows of outbox.parked are begun with after this time (µs). */
+#define PARKED_TIME (5 * 1000)
+
 /* True if reading for this endpoint has failed and may not be tried again yet. */
 static bool
 is_held(const OutboxEndpoint *ep)
@@ -26,59 +30,81 @@ is_held(const OutboxEndpoint *ep)
 }
 
 static void
-load_due_retries(dlist_head *busy, TimestampTz now)
+load_due_retries(OutboxEndpoint *ep, TimestampTz now)
 {
-	dlist_iter iter;
+	int64 seqs[OUTBOX_RETRIES_MAX];
+	int	  n = outbox_retries_take_due(ep, now, seqs, OUTBOX_RETRIES_MAX);
 
-	dlist_foreach(iter, busy)
+	PG_TRY();
 	{
-		OutboxEndpoint *ep = outbox_listed(busy_node, iter.cur);
-		int64			seqs[OUTBOX_RETRIES_MAX];
-		int				n;
-
-		if (ep->member.dropped || ep->member.recreate ||
-			!outbox_retries_has_due(ep, now) || is_held(ep))
-			continue;
-		outbox_step_blame(ep->id);
-		n = outbox_retries_take_due(ep, now, seqs, OUTBOX_RETRIES_MAX);
-		PG_TRY();
-		{
-			if (n > 0)
-				outbox_parked_load_retries(ep, seqs, n);
-			OUTBOX_CRASH_POINT("retry.loaded");
-		}
-		PG_CATCH();
-		{
-			outbox_retries_not_loaded(ep, seqs, n);
-			PG_RE_THROW();
-		}
-		PG_END_TRY();
-		outbox_busy_add(ep);
+		if (n > 0)
+			outbox_parked_load_retries(ep, seqs, n);
+		OUTBOX_CRASH_POINT("retry.loaded");
 	}
+	PG_CATCH();
+	{
+		outbox_retries_not_loaded(ep, seqs, n);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+}
+
+static bool
+wants_parked(OutboxEndpoint *ep, TimestampTz now)
+{
+	return !ep->member.dropped && !ep->member.recreate && !is_held(ep) &&
+		(outbox_retries_has_due(ep, now) || outbox_parked_wants_look(ep));
 }
 
 /*
- * Reads the rows of outbox.parked that memory lacks, and of rows that are not urgent one
- * slice in a step.  True: more of these are left.
+ * Loads retries that are due, and rows of outbox.parked that memory lacks.  Of rows that
+ * are not urgent it reads one slice.  Thousands of endpoints may want some at once, as
+ * after a start.  So after PARKED_TIME no other one is begun with, and the ones that had
+ * their turn are at the end of the list.  True: more is left.
  */
 static bool
-look_at_parked(dlist_head *busy)
+read_parked(dlist_head *busy, TimestampTz now)
 {
-	dlist_iter iter;
-	bool	   more = false;
+	TimestampTz		   until = GetCurrentTimestamp() + PARKED_TIME;
+	const dlist_node  *last = dlist_is_empty(busy) ? NULL : dlist_tail_node(busy);
+	dlist_mutable_iter iter;
+	bool			   begun = false;
+	bool			   more = false;
 
-	dlist_foreach(iter, busy)
+	dlist_foreach_modify(iter, busy)
 	{
 		OutboxEndpoint *ep = outbox_listed(busy_node, iter.cur);
 
-		if (ep->member.dropped || ep->member.recreate || is_held(ep) ||
-			!outbox_parked_wants_look(ep))
-			continue;
-		outbox_step_blame(ep->id);
-		more = outbox_parked_look(ep, !more) || more;
-		outbox_busy_add(ep);
+		if (wants_parked(ep, now))
+		{
+			if (begun && GetCurrentTimestamp() >= until)
+				return true;
+			begun = true;
+			outbox_step_blame(ep->id);
+			if (outbox_retries_has_due(ep, now))
+				load_due_retries(ep, now);
+			if (outbox_parked_wants_look(ep))
+				more = outbox_parked_look(ep, !more) || more;
+			outbox_busy_add(ep);
+			dlist_move_tail(busy, iter.cur);
+		}
+		if (iter.cur == last)
+			break;
 	}
 	return more;
+}
+
+/* While it is off, followers stay in the table, as retries do: commands find them there. */
+static bool
+has_lanes_to_load(const OutboxEndpoint *ep)
+{
+	return !dlist_is_empty(&ep->queue->loading) && !outbox_status_is_off(ep);
+}
+
+bool
+outbox_reader_wants_followers_of(const OutboxEndpoint *ep)
+{
+	return has_lanes_to_load(ep) || ep->table->unblocking;
 }
 
 /*
@@ -88,8 +114,8 @@ look_at_parked(dlist_head *busy)
 static bool
 may_bring_followers(OutboxEndpoint *ep)
 {
-	return (!dlist_is_empty(&ep->queue->loading) || ep->table->unblocking) &&
-		!ep->member.dropped && !ep->member.recreate && ep->queue->nsettling == 0 &&
+	return outbox_reader_wants_followers_of(ep) && !ep->member.dropped &&
+		!ep->member.recreate && ep->queue->nsettling == 0 &&
 		!outbox_step_held(OUTBOX_STEP_FOLLOWERS, ep->id);
 }
 
@@ -106,25 +132,35 @@ outbox_reader_wants_followers(dlist_head *busy)
 	return false;
 }
 
+/* Takes turns as read_parked() does.  What is left comes with the next settle. */
 void
 outbox_reader_bring_followers(dlist_head *busy)
 {
-	dlist_iter iter;
+	TimestampTz		   until = GetCurrentTimestamp() + PARKED_TIME;
+	const dlist_node  *last = dlist_is_empty(busy) ? NULL : dlist_tail_node(busy);
+	dlist_mutable_iter iter;
 
-	dlist_foreach(iter, busy)
+	dlist_foreach_modify(iter, busy)
 	{
 		OutboxEndpoint *ep = outbox_listed(busy_node, iter.cur);
 
-		if (!may_bring_followers(ep))
-			continue;
-		outbox_step_blame(ep->id);
-		outbox_parked_load_followers(ep);
-		if (ep->table->unblocking)
+		if (may_bring_followers(ep))
 		{
-			ep->table->unblocked = true;
-			outbox_parked_unblock(ep);
+			outbox_step_blame(ep->id);
+			if (has_lanes_to_load(ep))
+				outbox_parked_load_followers(ep, until);
+			if (ep->table->unblocking)
+			{
+				ep->table->unblocked = true;
+				outbox_parked_unblock(ep);
+			}
+			outbox_step_passed(OUTBOX_STEP_FOLLOWERS, ep->id);
+			dlist_move_tail(busy, iter.cur);
+			if (GetCurrentTimestamp() >= until)
+				break;
 		}
-		outbox_step_passed(OUTBOX_STEP_FOLLOWERS, ep->id);
+		if (iter.cur == last)
+			break;
 	}
 	outbox_step_blame(0);
 }
@@ -151,10 +187,7 @@ outbox_reader_followers_ended(dlist_head *busy, bool undone)
 bool
 outbox_reader_has_work_for(OutboxEndpoint *ep, TimestampTz now)
 {
-	if (ep->member.dropped || ep->member.recreate || is_held(ep) ||
-		!outbox_step_may(OUTBOX_STEP_PARKED))
-		return false;
-	return outbox_retries_has_due(ep, now) || outbox_parked_wants_look(ep);
+	return outbox_step_may(OUTBOX_STEP_PARKED) && wants_parked(ep, now);
 }
 
 bool
@@ -187,8 +220,7 @@ outbox_reader_step(dlist_head *busy, bool head, bool news, TimestampTz now,
 	if (outbox_step_lock(OUTBOX_STEP_PARKED, OUTBOX_TABLE_PARKED, OUTBOX_TABLE_PARKED,
 						 AccessShareLock))
 	{
-		load_due_retries(busy, now);
-		more = look_at_parked(busy) || more;
+		more = read_parked(busy, now) || more;
 		outbox_step_passed(OUTBOX_STEP_PARKED, 0);
 	}
 	outbox_step_blame(0);
