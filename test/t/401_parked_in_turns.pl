@@ -1,4 +1,4 @@
-# While the parked rows of many endpoints are loaded, others are served, because each transaction loads a part of them.
+# While the parked rows of many endpoints are loaded in turns, other endpoints are served.
 # auto_explain shows in which transaction a worker that starts reads them.
 use strict;
 use warnings;

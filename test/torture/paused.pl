@@ -1,4 +1,5 @@
 # One paused customer does not keep the log, and gets its events after any number of deaths.
+# Another one with a limit of what is kept for it gets the newest of its own, in order.
 # CUSTOMERS (5,000), EVENTS of all others (10,000,000), ROUNDS of kills while pieces go (100),
 # SEED repeats the decisions.  Prints the sizes.
 use strict;
@@ -15,6 +16,7 @@ my $events = $ENV{EVENTS} || 10_000_000;
 my $rounds = $ENV{ROUNDS} // 100;
 my $seed = $ENV{SEED} || int time;
 my $at_once = 20_000;
+my $limit = 20;
 srand $seed;
 diag("SEED=$seed");
 alarm 3600 + $rounds * 60;
@@ -50,25 +52,25 @@ sub others
 	{
 		ask("SELECT count(outbox.emit(CASE WHEN n % 1000 = 0 THEN 'mine.n' ELSE 'load.n' END,"
 			  . " jsonb_build_object('customer', 4711, 'total', '99.95'), key => 'k' || n % 100,"
-			  . " tenant => 't' || 3 + (n * 7) % ($customers - 3))) FROM generate_series(1, $at_once) n");
+			  . " tenant => 't' || 4 + (n * 7) % ($customers - 4))) FROM generate_series(1, $at_once) n");
 		$emitted += $at_once;
 		$most = max($most, ask('SELECT log_bytes FROM outbox.status'));
 	}
 	return;
 }
 
-# Events of the two that read nothing, on disk: their ids by key, in order
+# Events of the three that read nothing, on disk: their ids by key, in order
 my $mine = 0;
 my %wanted;
 
 sub own
 {
-	foreach my $c (1, 2)
+	foreach my $c (1 .. 3)
 	{
 		my $k = 'k' . int rand 5;
 		my $id = ask("SET synchronous_commit = on; SELECT outbox.emit('mine.n', '{}', key => '$k', tenant => 't$c')");
 		push @{ $wanted{$c}{$k} }, $id;
-		$mine++;
+		$mine++ if $c < 3;
 	}
 	return;
 }
@@ -92,7 +94,7 @@ load($at_once, 0) while time < $begun + 30;
 my $normal = $most;
 
 # One is paused, and one is disabled
-ask("SELECT outbox.pause_endpoint('c1')");
+ask("SELECT outbox.pause_endpoint('c1'), outbox.pause_endpoint('c3'), outbox.set_tenant_limits('t3', max_kept => $limit)");
 $receiver->control(path => '/ok/c2', behave => '/status/410');
 push @{ $wanted{2}{k0} }, ask("SELECT outbox.emit('mine.n', '{}', key => 'k0', tenant => 't2')");
 ok(wait_sql($node, "SELECT state = 'disabled' FROM outbox.stats WHERE endpoint = 'c2'"), 'one is disabled');
@@ -103,7 +105,7 @@ diag(sprintf '%d customers, %d events of others in %.0f s: the log takes %.0f MB
 	$customers, $emitted, time - $begun, $most / 1048576, $normal / 1048576,
 	ask('SELECT count(*) FROM outbox.parked'), ask('SELECT parked_bytes FROM outbox.status') / 1048576);
 cmp_ok($most, '<=', 2 * $normal, 'the log stays at twice its normal size');
-ok(wait_sql($node, "SELECT sum(pending + processing + retrying + blocked) = 0 FROM outbox.stats WHERE endpoint NOT IN ('c1', 'c2')"), 'all others get theirs');
+ok(wait_sql($node, "SELECT sum(pending + processing + retrying + blocked) = 0 FROM outbox.stats WHERE endpoint NOT IN ('c1', 'c2', 'c3')"), 'all others get theirs');
 
 # Deaths while pieces go
 ask("ALTER SYSTEM SET outbox.retention = '1 s'");
@@ -131,9 +133,10 @@ ok(wait_sql($node, "SELECT state = 'running' FROM outbox.status"), 'a worker run
 
 # Resumed: exactly its own, in order
 $receiver->control(path => '/ok/c2', behave => '');
-ask("SELECT outbox.resume_endpoint('c1'), outbox.resume_endpoint('c2')");
+my $kept = ask("SELECT retrying + blocked FROM outbox.stats WHERE endpoint = 'c3'");
+ask("SELECT outbox.resume_endpoint('c1'), outbox.resume_endpoint('c2'), outbox.resume_endpoint('c3')");
 $begun = time;
-ok(wait_sql($node, "SELECT sum(pending + processing + retrying + blocked) = 0 FROM outbox.stats WHERE endpoint IN ('c1', 'c2')"), 'they get theirs');
+ok(wait_sql($node, "SELECT sum(pending + processing + retrying + blocked) = 0 FROM outbox.stats WHERE endpoint IN ('c1', 'c2', 'c3')"), 'they get theirs');
 ok(wait_settled($node), 'all is settled');
 diag(sprintf '%.1f s for %d events', time - $begun, $mine);
 my %got;
@@ -141,7 +144,7 @@ my %seen;
 open(my $fh, '<', $receiver->{journal}) or die "journal: $!";
 while (my $line = <$fh>)
 {
-	my ($c) = $line =~ m{"path": "/ok/c([12])".*"status": 200};
+	my ($c) = $line =~ m{"path": "/ok/c([123])".*"status": 200};
 	next unless $c;
 	my ($key) = $line =~ /"key": "([^"]*)"/;
 	my ($id) = $line =~ /"id": "([^"]+)"/;
@@ -153,6 +156,23 @@ foreach my $c (1, 2)
 	is(join(' ', sort keys %{ $got{$c} }), join(' ', sort keys %{ $wanted{$c} }), "c$c: its keys");
 	is_deeply($got{$c}{$_}, $wanted{$c}{$_}, "c$c: exactly its own of $_, in order") foreach sort keys %{ $wanted{$c} };
 }
+
+# What the log had yet comes besides what was kept
+my $all = 0;
+my $came = 0;
+foreach my $k (sort keys %{ $wanted{3} })
+{
+	my @wanted = @{ $wanted{3}{$k} };
+	my @came = @{ $got{3}{$k} // [] };
+	my %place = map { $wanted[$_] => $_ } 0 .. $#wanted;
+	my @places = map { $place{$_} // -1 } @came;
+	is("@places", join(' ', sort { $a <=> $b } @places), "c3: its own of $k, in order");
+	$all += @wanted;
+	$came += @came;
+}
+diag("c3: $came of $all came, $kept of them were kept");
+cmp_ok($came, '<', $all, 'c3: its oldest were given up');
+cmp_ok($came, '>=', $limit, 'c3: and no more than the limit says');
 ok(wait_sql($node, 'SELECT NOT EXISTS (SELECT FROM outbox.kept_events) AND NOT EXISTS (SELECT FROM outbox.parked)'), 'nothing is kept');
 $node->stop;
 done_testing();
