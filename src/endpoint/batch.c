@@ -176,12 +176,15 @@ append(OutboxBatch *b, OutboxDelivery *d, const char **error, bool *full)
 		*full = true;
 		return NULL;
 	}
-	event = outbox_payload_load(d->event, OUTBOX_PAYLOAD_ITSELF, &gone);
+	event = outbox_shape_load(d->event, &b->endpoint->config.request.shape,
+							  OUTBOX_PAYLOAD_ITSELF, &gone, error);
 	if (gone)
 	{
 		*error = "the event is no longer in the log";
 		return "event is gone";
 	}
+	if (*error)
+		return "invalid event";
 	if (event == NULL)
 	{
 		b->held_up = *full = true;

@@ -98,6 +98,30 @@ put_options(Packer *p, const OutboxOption *options, int n)
 	return to;
 }
 
+/* Texts of a profile that is static stay where they are: they are copied, which does no harm. */
+static const OutboxProfile *
+put_profile(Packer *p, const OutboxProfile *profile)
+{
+	OutboxProfile *to;
+
+	if (profile == &outbox_profile_standard)
+		return profile;
+	to = put(p, profile, sizeof(*profile), MAXIMUM_ALIGNOF);
+#define PUT(field) to->field = put_text(p, to->field)
+	PUT(name);
+	PUT(id_header);
+	PUT(timestamp_header);
+	PUT(type_header);
+	PUT(signature_header);
+	PUT(signed_text);
+	PUT(value);
+	PUT(next);
+	PUT(agent);
+	PUT(query);
+#undef PUT
+	return to;
+}
+
 static void
 put_all(Packer *p, OutboxEndpointConfig *c, OutboxEndpointStatus *s)
 {
@@ -105,6 +129,8 @@ put_all(Packer *p, OutboxEndpointConfig *c, OutboxEndpointStatus *s)
 						  MAXIMUM_ALIGNOF);
 	if (c->filter)
 		c->filter = put(p, c->filter, VARSIZE(c->filter), MAXIMUM_ALIGNOF);
+	c->request.shape.text = put_text(p, c->request.shape.text);
+	c->request.profile = put_profile(p, c->request.profile);
 	c->patterns = put_texts(p, c->patterns, c->npatterns);
 	c->request.header_names = put_texts(p, c->request.header_names, c->request.nheaders);
 	c->request.header_values = put_texts(p, c->request.header_values,

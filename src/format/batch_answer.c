@@ -27,9 +27,9 @@ typedef struct Scanner
 {
 	const unsigned char *p;
 	const unsigned char *end;
-	char				 name[MAX_NAME]; /* the last string, without its escapes */
-	/* MAX_NAME + 1: the string was too long to be kept. */
-	size_t name_len;
+	char				*name;	   /* the last string, without its escapes */
+	size_t				 max;	   /* bytes of it that are kept */
+	size_t				 name_len; /* max + 1: the string was too long to be kept */
 } Scanner;
 
 static void
@@ -60,10 +60,10 @@ take(Scanner *s, unsigned char c)
 static void
 keep(Scanner *s, unsigned char c)
 {
-	if (s->name_len < MAX_NAME)
+	if (s->name_len < s->max)
 		s->name[s->name_len++] = (char) c;
 	else
-		s->name_len = MAX_NAME + 1;
+		s->name_len = s->max + 1;
 }
 
 static int
@@ -276,7 +276,7 @@ take_item(Scanner *s, OutboxBatchNamed named, void *arg)
 			return false;
 		if (name_is(s, "itemIdentifier"))
 		{
-			if (!take(s, ':') || !take_string(s) || s->name_len > MAX_NAME ||
+			if (!take(s, ':') || !take_string(s) || s->name_len > s->max ||
 				!named(arg, s->name, s->name_len))
 				return false;
 			found = true;
@@ -333,10 +333,9 @@ take_answer(Scanner *s, OutboxBatchNamed named, void *arg, bool *some)
 OutboxBatchAnswer
 outbox_batch_answer(const char *body, size_t len, OutboxBatchNamed named, void *arg)
 {
-	Scanner s = {(const unsigned char *) body,
-				 (const unsigned char *) body + len,
-				 {0},
-				 0};
+	char	name[MAX_NAME];
+	Scanner s = {(const unsigned char *) body, (const unsigned char *) body + len, name,
+				 MAX_NAME, 0};
 	bool	some = false;
 
 	if (len >= 3 && memcmp(body, "\xef\xbb\xbf", 3) == 0)
@@ -351,4 +350,51 @@ outbox_batch_answer(const char *body, size_t len, OutboxBatchNamed named, void *
 	if (!take_answer(&s, named, arg, &some))
 		return OUTBOX_ANSWER_MALFORMED;
 	return some ? OUTBOX_ANSWER_SOME : OUTBOX_ANSWER_ALL;
+}
+
+/* A string, or the text of a number, becomes the last string. */
+static bool
+take_text(Scanner *s)
+{
+	const unsigned char *from;
+
+	if (peek(s) == '"')
+		return take_string(s);
+	from = s->p;
+	s->name_len = 0;
+	if (!take_number(s))
+		return false;
+	while (from < s->p)
+		keep(s, *from++);
+	return true;
+}
+
+bool
+outbox_answer_member(const char *body, size_t len, const char *name, char *text,
+					 size_t size)
+{
+	Scanner s = {(const unsigned char *) body, (const unsigned char *) body + len, text,
+				 size - 1, 0};
+
+	if (!take(&s, '{'))
+		return false;
+	do
+	{
+		bool found;
+
+		if (!take_string(&s))
+			return false;
+		found = name_is(&s, name);
+		if (!take(&s, ':'))
+			return false;
+		if (found)
+		{
+			found = take_text(&s) && s.name_len <= s.max;
+			text[found ? s.name_len : 0] = '\0';
+			return found;
+		}
+		if (!skip_value(&s))
+			return false;
+	} while (take(&s, ','));
+	return false;
 }

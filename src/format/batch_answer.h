@@ -27,4 +27,11 @@ typedef bool (*OutboxBatchNamed)(void *arg, const char *id, size_t len);
 extern OutboxBatchAnswer outbox_batch_answer(const char *body, size_t len,
 											 OutboxBatchNamed named, void *arg);
 
+/*
+ * Writes a string or number of that name, of the object that an answer is, into 'text'.
+ * False: there is none, or it does not fit into 'size' bytes with its NUL.
+ */
+extern bool outbox_answer_member(const char *body, size_t len, const char *name,
+								 char *text, size_t size);
+
 #endif /* OUTBOX_BATCH_ANSWER_H */

@@ -11,6 +11,7 @@ outbox_headers_reset(OutboxHeaders *h)
 {
 	h->len = 0;
 	h->n = h->nlines = 0;
+	h->query = 0;
 	h->ours = false;
 }
 
@@ -114,4 +115,15 @@ outbox_headers_put(OutboxHeaders *h, const char *name, size_t name_len, const ch
 	*p++ = '\0';
 	h->len = p - h->buf;
 	return true;
+}
+
+char *
+outbox_headers_query(OutboxHeaders *h, size_t size)
+{
+	if (!headers_reserve(h, size))
+		return NULL;
+	h->query = h->len;
+	h->len += size;
+	h->ours = false;
+	return h->buf + h->query;
 }

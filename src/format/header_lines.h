@@ -33,6 +33,7 @@ typedef struct OutboxHeaders
 	int		nlines;
 
 	OutboxHeaderLine *lines;
+	size_t			  query; /* where the text in buf begins that the URL gets; 0: none */
 } OutboxHeaders;
 
 /* Removes all lines.  The memory is kept. */
@@ -51,5 +52,11 @@ outbox_headers_add(OutboxHeaders *h, const char *name, const char *value, size_t
 {
 	return outbox_headers_put(h, name, strlen(name), value, len);
 }
+
+/*
+ * Makes space for a query of 'size' bytes with its NUL, behind the lines that were
+ * appended.  Returns where it is to be written.  NULL: memory runs out.
+ */
+extern char *outbox_headers_query(OutboxHeaders *h, size_t size);
 
 #endif /* OUTBOX_HEADER_LINES_H */

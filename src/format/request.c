@@ -22,6 +22,7 @@
 #include "base/encoding.h"
 #include "base/names.h"
 #include "format/cloudevents.h"
+#include "format/url_query.h"
 #include "format/request.h"
 
 #define LITERAL(s) (s), sizeof(s) - 1
@@ -285,6 +286,21 @@ add_encoded(OutboxHeaders *out, const char *name, char *value,
 }
 
 /*
+ * True if the profile sends a header of this name, or wants it left out.  No other
+ * header has a name of the standard profile.
+ */
+static bool
+is_of_profile(const OutboxRequestConfig *settings, const char *name, size_t len)
+{
+	const OutboxProfile *profile = settings->profile;
+
+	return profile != &outbox_profile_standard &&
+		(outbox_profile_has_header(profile, name, len) ||
+		 ((profile->sends & OUTBOX_SENDS_TEST) == 0 &&
+		  outbox_header_name_is(name, len, "outbox-test")));
+}
+
+/*
  * Adds the event's own headers.  Trace context is added last, because a tracestate
  * means nothing without a valid traceparent.  It is passed on unchanged: the span that
  * it names is the emitter's, which is exported, and the receiver's span gets a parent.
@@ -325,7 +341,8 @@ add_event_headers(OutboxHeaders *out, Jsonb *headers, const OutboxRequestConfig 
 			is_parent = outbox_header_name_is(s, len, "traceparent");
 			is_state = outbox_header_name_is(s, len, "tracestate");
 			skip = outbox_header_name_among(s, len, settings->header_names,
-											settings->nheaders);
+											settings->nheaders) ||
+				is_of_profile(settings, s, len);
 		}
 		else if (token == WJB_VALUE)
 		{
@@ -387,30 +404,51 @@ add_content_type(OutboxHeaders *out, const char *name, const OutboxEvent *event,
 	return true;
 }
 
+static void
+add_named(OutboxHeaders *out, const char *name, const char *value, size_t len,
+		  bool *added)
+{
+	if (name)
+		*added &= outbox_headers_add(out, name, value, len);
+}
+
+static void
+add_agent(OutboxHeaders *out, const OutboxProfile *profile, bool *added)
+{
+	char agent[256];
+
+	if (profile->agent == NULL)
+		*added &= outbox_headers_add(out, "User-Agent",
+									 LITERAL("outbox/" OUTBOX_VERSION));
+	else
+		*added &= outbox_headers_add(out, "User-Agent", agent,
+									 snprintf(agent, sizeof(agent),
+											  "outbox/" OUTBOX_VERSION " %s",
+											  profile->agent));
+}
+
 /* Adds the headers that name the sender and the id, and the signatures. */
 static void
 add_identity(OutboxHeaders *out, const char *id, const OutboxRequestConfig *settings,
 			 int64 now, const char *body, size_t body_len, bool *added)
 {
-	size_t id_len = strlen(id);
-	char   quoted[OUTBOX_ID_SIZE + 2];
-	char   signatures[2 * OUTBOX_SIGNATURE_LEN + 1];
-	size_t len = 0;
+	const OutboxProfile *profile = settings->profile;
+	size_t				 id_len = strlen(id);
+	char				 quoted[OUTBOX_ID_SIZE + 2];
+	char				 signatures[OUTBOX_SIGNATURES_MAX];
 
-	*added &= outbox_headers_add(out, "User-Agent", LITERAL("outbox/" OUTBOX_VERSION));
+	add_agent(out, profile, added);
+	add_named(out, profile->id_header, id, id_len, added);
+	if (profile->timestamp_header)
+		*added &= add_number(out, profile->timestamp_header, now);
+	if (profile->signature_header)
+		*added &= outbox_headers_add(out, profile->signature_header, signatures,
+									 outbox_profile_sign(profile, settings->keys,
+														 settings->nkeys, id, id_len, now,
+														 body, body_len, signatures));
 
-	*added &= outbox_headers_add(out, "webhook-id", id, id_len);
-	*added &= add_number(out, "webhook-timestamp", now);
-	for (int i = 0; i < settings->nkeys; i++)
-	{
-		if (i > 0)
-			signatures[len++] = ' ';
-		outbox_sign(&settings->keys[i], id, id_len, now, body, body_len,
-					signatures + len);
-		len += OUTBOX_SIGNATURE_LEN;
-	}
-	*added &= outbox_headers_add(out, "webhook-signature", signatures, len);
-
+	if ((profile->sends & OUTBOX_SENDS_IDEMPOTENCY_KEY) == 0)
+		return;
 	quoted[0] = '"';
 	memcpy(quoted + 1, id, id_len);
 	quoted[id_len + 1] = '"';
@@ -427,6 +465,8 @@ add_endpoint_headers(OutboxHeaders *out, const OutboxRequestConfig *settings, bo
 		char *name = settings->header_names[i];
 		char *value = settings->header_values[i];
 
+		if (is_of_profile(settings, name, strlen(name)))
+			continue;
 		if (outbox_header_name_problem(name, strlen(name), false) != NULL ||
 			outbox_text_problem(value, strlen(value)) != NULL ||
 			!add_text(out, name, value, strlen(value), added))
@@ -436,24 +476,20 @@ add_endpoint_headers(OutboxHeaders *out, const OutboxRequestConfig *settings, bo
 }
 
 static void
-add_attempt(OutboxHeaders *out, const OutboxEvent *event, int attempt,
+add_attempt(OutboxHeaders *out, const OutboxEvent *event, int sends, int attempt,
 			OutboxRedelivery redelivery, bool *added)
 {
 	/* It counts the events of all tenants. */
-	if (event->tenant == NULL)
+	if (event->tenant == NULL && (sends & OUTBOX_SENDS_SEQUENCE))
 		*added &= add_number(out, "outbox-sequence", event->seq);
-	*added &= add_number(out, "outbox-attempt", attempt);
-	switch (redelivery)
-	{
-		case OUTBOX_FIRST_DELIVERY:
-			break;
-		case OUTBOX_REDELIVERY_RETRY:
-			*added &= outbox_headers_add(out, "outbox-redelivery", LITERAL("retry"));
-			break;
-		case OUTBOX_REDELIVERY_REPLAY:
-			*added &= outbox_headers_add(out, "outbox-redelivery", LITERAL("replay"));
-			break;
-	}
+	if (sends & OUTBOX_SENDS_ATTEMPT)
+		*added &= add_number(out, "outbox-attempt", attempt);
+	if (redelivery == OUTBOX_FIRST_DELIVERY || (sends & OUTBOX_SENDS_REDELIVERY) == 0)
+		return;
+	if (redelivery == OUTBOX_REDELIVERY_RETRY)
+		*added &= outbox_headers_add(out, "outbox-redelivery", LITERAL("retry"));
+	else
+		*added &= outbox_headers_add(out, "outbox-redelivery", LITERAL("replay"));
 }
 
 static void
@@ -482,24 +518,33 @@ outbox_request_headers(OutboxHeaders *out, OutboxEvent *event,
 					   OutboxRedelivery redelivery, int64 now, const char *body,
 					   size_t body_len)
 {
-	char *type = event->type ? event->type : event->topic;
-	bool  added = true;
+	const OutboxProfile *profile = settings->profile;
+	char				*type = event->type ? event->type : event->topic;
+	int					 sends = profile->sends;
+	bool				 added = true;
 
 	if (body == NULL)
 		return why_no_body(event);
 	if (!add_content_type(out, "Content-Type", event, settings->format, &added))
 		return "invalid content type";
 	add_identity(out, event->id_text, settings, now, body, body_len, &added);
-	added &= outbox_headers_add(out, "outbox-topic", event->topic, strlen(event->topic));
-	if (!add_encoded(out, "outbox-type", type, outbox_percent_encode_header, &added))
+	if (profile->type_header &&
+		!add_encoded(out, profile->type_header, type, outbox_percent_encode_header,
+					 &added))
 		return "invalid type";
-	if (event->key &&
+	if (sends & OUTBOX_SENDS_TOPIC)
+		added &= outbox_headers_add(out, "outbox-topic", event->topic,
+									strlen(event->topic));
+	if ((sends & OUTBOX_SENDS_TYPE) &&
+		!add_encoded(out, "outbox-type", type, outbox_percent_encode_header, &added))
+		return "invalid type";
+	if (event->key && (sends & OUTBOX_SENDS_KEY) &&
 		!add_encoded(out, "outbox-key", event->key, outbox_percent_encode, &added))
 		return "invalid key";
-	if (event->tenant &&
+	if (event->tenant && (sends & OUTBOX_SENDS_TENANT) &&
 		!add_encoded(out, "outbox-tenant", event->tenant, outbox_percent_encode, &added))
 		return "invalid tenant";
-	add_attempt(out, event, attempt, redelivery, &added);
+	add_attempt(out, event, sends, attempt, redelivery, &added);
 	if (!add_endpoint_headers(out, settings, &added))
 		return "invalid endpoint header";
 	if (event->headers != NULL &&
@@ -507,8 +552,10 @@ outbox_request_headers(OutboxHeaders *out, OutboxEvent *event,
 		return "invalid header";
 
 	/* After the headers from which they are made have been checked. */
-	if (settings->format == OUTBOX_FORMAT_CLOUDEVENTS_BINARY &&
-		!outbox_cloudevents_headers(out, event, "ce-", true, &added))
+	if ((settings->format == OUTBOX_FORMAT_CLOUDEVENTS_BINARY &&
+		 !outbox_cloudevents_headers(out, event, "ce-", true, &added)) ||
+		(profile->query &&
+		 !outbox_url_query_add(out, profile, event->id_text, event, &added)))
 		return OUTBOX_NO_UTF8;
 
 	check_added(added);
@@ -535,7 +582,7 @@ outbox_request_message_headers(OutboxHeaders *out, OutboxEvent *event,
 	if (event->tenant &&
 		!add_text(out, "outbox-tenant", event->tenant, strlen(event->tenant), &added))
 		return "invalid tenant";
-	add_attempt(out, event, attempt, redelivery, &added);
+	add_attempt(out, event, OUTBOX_SENDS_ALL, attempt, redelivery, &added);
 	if (!add_endpoint_headers(out, settings, &added))
 		return "invalid endpoint header";
 	if (event->headers != NULL &&
@@ -563,9 +610,12 @@ outbox_request_batch_headers(OutboxHeaders *out, const char *id,
 	else
 		added &= outbox_headers_add(out, "Content-Type", LITERAL("application/json"));
 	add_identity(out, id, settings, now, body, body_len, &added);
-	added &= add_number(out, "outbox-attempt", attempt);
+	if (settings->profile->sends & OUTBOX_SENDS_ATTEMPT)
+		added &= add_number(out, "outbox-attempt", attempt);
 	if (!add_endpoint_headers(out, settings, &added))
 		return "invalid endpoint header";
+	if (settings->profile->query)
+		(void) outbox_url_query_add(out, settings->profile, id, NULL, &added);
 	check_added(added);
 	return NULL;
 }

@@ -6,7 +6,8 @@
 #define OUTBOX_REQUEST_H
 
 #include "format/header_lines.h"
-#include "format/signature.h"
+#include "format/profile.h"
+#include "format/shape.h"
 #include "log/log.h"
 
 typedef enum OutboxRedelivery
@@ -19,12 +20,14 @@ typedef enum OutboxRedelivery
 /* The settings of an endpoint that its requests depend on. */
 typedef struct OutboxRequestConfig
 {
-	OutboxFormat format;
-	int			 nheaders; /* the endpoint's own headers */
-	char	   **header_names;
-	char	   **header_values;
-	int			 nkeys; /* 1, or 2 during a rotation */
-	OutboxKey	*keys;
+	OutboxFormat		 format;
+	int					 nheaders; /* the endpoint's own headers */
+	char			   **header_names;
+	char			   **header_values;
+	int					 nkeys; /* 1, or 2 during a rotation */
+	OutboxKey			*keys;
+	OutboxShape			 shape;	  /* of the payload */
+	const OutboxProfile *profile; /* of an endpoint without one: the standard's */
 } OutboxRequestConfig;
 
 /*

@@ -1,6 +1,6 @@
 /*
  * signature.c
- *	  Signs requests as Standard Webhooks 1.0 says, and reads and makes secrets.
+ *	  Signs requests with HMAC, and reads and makes secrets.
  *
  * PostgreSQL's pg_hmac looks up the digest and prepares the key anew for each
  * signature.  That takes 900 ns, of which hashing a small body is 170.  A worker signs
@@ -59,6 +59,14 @@ outbox_secret_decode(const char *secret, OutboxKey *key)
 	return true;
 }
 
+void
+outbox_secret_as_text(const char *secret, OutboxKey *key)
+{
+	memset(key, 0, sizeof(*key));
+	key->len = (int) Min(strlen(secret), sizeof(key->bytes));
+	memcpy(key->bytes, secret, key->len);
+}
+
 char *
 outbox_secret_generate(void)
 {
@@ -86,44 +94,67 @@ signing_failed(void)
 		ERROR,
 		(errcode(ERRCODE_INTERNAL_ERROR), errmsg("could not compute a signature"),
 		 errhint(
-			 "HMAC-SHA256 failed. The machine is out of memory, or its cryptographic library forbids SHA-256.")));
+			 "HMAC failed. The machine is out of memory, or its cryptographic library forbids the hash.")));
 }
 
 #ifdef USE_OPENSSL
 
-#define BLOCK 64 /* of SHA-256, in bytes; no key is longer */
-
-StaticAssertDecl(OUTBOX_SECRET_MAX <= BLOCK, "longer keys would have to be hashed");
+#define BLOCK_MAX 128 /* of SHA-512, in bytes */
 
 /* A key, and the hash states after its two pads. */
 typedef struct PreparedKey
 {
 	OutboxKey	key; /* len 0: free */
+	OutboxHash	hash;
 	EVP_MD_CTX *inner;
 	EVP_MD_CTX *outer;
 } PreparedKey;
 
 /*
- * Found by the first bytes of the key, which are random.  A later key replaces an
+ * Found by the last bytes of the key, which are random.  A later key replaces an
  * earlier one.
  */
 #define PREPARED_KEYS 4096
 
+static const EVP_MD *
+md_of(OutboxHash hash)
+{
+	return hash == OUTBOX_HASH_SHA512 ? EVP_sha512() :
+		hash == OUTBOX_HASH_SHA1	  ? EVP_sha1() :
+										EVP_sha256();
+}
+
+static void
+begin_pad(EVP_MD_CTX *ctx, const EVP_MD *md, const uint8 *key, uint8 byte)
+{
+	uint8 pad[BLOCK_MAX];
+	int	  block = EVP_MD_block_size(md);
+
+	for (int i = 0; i < block; i++)
+		pad[i] = key[i] ^ byte;
+	if (!EVP_DigestInit_ex(ctx, md, NULL) || !EVP_DigestUpdate(ctx, pad, block))
+		signing_failed();
+}
+
 static PreparedKey *
-prepare_key(const OutboxKey *key)
+prepare_key(const OutboxKey *key, OutboxHash hash)
 {
 	static PreparedKey *prepared = NULL;
+	const EVP_MD	   *md = md_of(hash);
 	PreparedKey		   *p;
-	uint8				pad[BLOCK] = {0};
-	uint32				hash;
+	uint8				block[BLOCK_MAX] = {0};
+	uint32				place = 0;
 
 	if (prepared == NULL)
 		prepared = MemoryContextAllocZero(TopMemoryContext,
 										  PREPARED_KEYS * sizeof(PreparedKey));
 
-	memcpy(&hash, key->bytes, sizeof(hash));
-	p = &prepared[hash % PREPARED_KEYS];
-	if (p->key.len == key->len && memcmp(p->key.bytes, key->bytes, key->len) == 0)
+	/* Those of a text may be "whsec_", and a padding. */
+	if (key->len >= 12)
+		memcpy(&place, key->bytes + key->len - 8, sizeof(place));
+	p = &prepared[place % PREPARED_KEYS];
+	if (p->key.len == key->len && p->hash == hash &&
+		memcmp(p->key.bytes, key->bytes, key->len) == 0)
 		return p;
 
 	p->key.len = 0;
@@ -134,28 +165,24 @@ prepare_key(const OutboxKey *key)
 	if (p->inner == NULL || p->outer == NULL)
 		signing_failed();
 
-	memcpy(pad, key->bytes, key->len);
-	for (int i = 0; i < BLOCK; i++)
-		pad[i] ^= 0x36;
-	if (!EVP_DigestInit_ex(p->inner, EVP_sha256(), NULL) ||
-		!EVP_DigestUpdate(p->inner, pad, BLOCK))
+	if (key->len <= EVP_MD_block_size(md))
+		memcpy(block, key->bytes, key->len);
+	else if (!EVP_Digest(key->bytes, key->len, block, NULL, md, NULL))
 		signing_failed();
-	for (int i = 0; i < BLOCK; i++)
-		pad[i] ^= 0x36 ^ 0x5c;
-	if (!EVP_DigestInit_ex(p->outer, EVP_sha256(), NULL) ||
-		!EVP_DigestUpdate(p->outer, pad, BLOCK))
-		signing_failed();
-
+	begin_pad(p->inner, md, block, 0x36);
+	begin_pad(p->outer, md, block, 0x5c);
 	p->key = *key;
+	p->hash = hash;
 	return p;
 }
 
-static void
-hmac(const OutboxKey *key, const char *head, size_t head_len, const char *body,
-	 size_t body_len, uint8 *digest)
+static int
+hmac(const OutboxKey *key, OutboxHash hash, const char *head, size_t head_len,
+	 const char *body, size_t body_len, uint8 *digest)
 {
 	static EVP_MD_CTX *work = NULL;
-	PreparedKey		  *p = prepare_key(key);
+	PreparedKey		  *p = prepare_key(key, hash);
+	int				   len = EVP_MD_size(md_of(hash));
 
 	if (work == NULL)
 		work = EVP_MD_CTX_new();
@@ -163,9 +190,9 @@ hmac(const OutboxKey *key, const char *head, size_t head_len, const char *body,
 		!EVP_DigestUpdate(work, head, head_len) ||
 		!EVP_DigestUpdate(work, body, body_len) ||
 		!EVP_DigestFinal_ex(work, digest, NULL) || !EVP_MD_CTX_copy_ex(work, p->outer) ||
-		!EVP_DigestUpdate(work, digest, PG_SHA256_DIGEST_LENGTH) ||
-		!EVP_DigestFinal_ex(work, digest, NULL))
+		!EVP_DigestUpdate(work, digest, len) || !EVP_DigestFinal_ex(work, digest, NULL))
 		signing_failed();
+	return len;
 }
 
 void
@@ -177,24 +204,32 @@ outbox_sha256(const void *data, size_t len, uint8 *digest)
 
 #else
 
-static void
-hmac(const OutboxKey *key, const char *head, size_t head_len, const char *body,
-	 size_t body_len, uint8 *digest)
+static int
+hmac(const OutboxKey *key, OutboxHash hash, const char *head, size_t head_len,
+	 const char *body, size_t body_len, uint8 *digest)
 {
-	static pg_hmac_ctx *work = NULL;
+	static const struct
+	{
+		pg_cryptohash_type type;
+		int				   len;
+	} hashes[] = {[OUTBOX_HASH_SHA256] = {PG_SHA256, PG_SHA256_DIGEST_LENGTH},
+				  [OUTBOX_HASH_SHA512] = {PG_SHA512, PG_SHA512_DIGEST_LENGTH},
+				  [OUTBOX_HASH_SHA1] = {PG_SHA1, 20}};
+	static pg_hmac_ctx *work[lengthof(hashes)];
 
-	if (work == NULL)
+	if (work[hash] == NULL)
 	{
 		MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
 
-		work = pg_hmac_create(PG_SHA256);
+		work[hash] = pg_hmac_create(hashes[hash].type);
 		MemoryContextSwitchTo(old);
 	}
-	if (work == NULL || pg_hmac_init(work, key->bytes, key->len) < 0 ||
-		pg_hmac_update(work, (const uint8 *) head, head_len) < 0 ||
-		pg_hmac_update(work, (const uint8 *) body, body_len) < 0 ||
-		pg_hmac_final(work, digest, PG_SHA256_DIGEST_LENGTH) < 0)
+	if (work[hash] == NULL || pg_hmac_init(work[hash], key->bytes, key->len) < 0 ||
+		pg_hmac_update(work[hash], (const uint8 *) head, head_len) < 0 ||
+		pg_hmac_update(work[hash], (const uint8 *) body, body_len) < 0 ||
+		pg_hmac_final(work[hash], digest, hashes[hash].len) < 0)
 		signing_failed();
+	return hashes[hash].len;
 }
 
 void
@@ -211,23 +246,14 @@ outbox_sha256(const void *data, size_t len, uint8 *digest)
 
 #endif /* USE_OPENSSL */
 
-void
-outbox_sign(const OutboxKey *key, const char *id, size_t id_len, int64 timestamp,
-			const char *body, size_t body_len, char *out)
+size_t
+outbox_sign(const OutboxKey *key, OutboxHash hash, bool hex, const char *head,
+			size_t head_len, const char *body, size_t body_len, char *out)
 {
-	char   head[128];
-	size_t len;
-	uint8  digest[PG_SHA256_DIGEST_LENGTH];
+	uint8 digest[PG_SHA512_DIGEST_LENGTH];
+	int	  len = hmac(key, hash, head, head_len, body, body_len, digest);
 
-	Assert(id_len <= sizeof(head) - MAXINT8LEN - 3);
-	memcpy(head, id, id_len);
-	len = id_len;
-	head[len++] = '.';
-	len += pg_lltoa(timestamp, head + len);
-	head[len++] = '.';
-
-	hmac(key, head, len, body, body_len, digest);
-
-	memcpy(out, "v1,", 3);
-	(void) outbox_b64_encode(digest, sizeof(digest), out + 3, OUTBOX_SIGNATURE_LEN - 3);
+	if (hex)
+		return hex_encode((const char *) digest, len, out);
+	return (size_t) outbox_b64_encode(digest, len, out, OUTBOX_SIGNATURE_MAX);
 }

@@ -19,6 +19,7 @@
 #include "utils/jsonb.h"
 
 #include "base/encoding.h"
+#include "base/json_text.h"
 #include "base/settings.h"
 #include "base/version.h"
 #include "store/endpoint_options.h"
@@ -30,7 +31,23 @@
 #define CONFIG_MAX 1024						  /* bytes of a value */
 #define CREDENTIAL_MAX OUTBOX_SECRET_FILE_MAX /* the same */
 
+/* Entries of config that are not the transport's: the template of the payload. */
+#define SHAPE "payload"
+#define SHAPE_NEEDS "payload_missing"
+static const char *const shape_names[] = {SHAPE, SHAPE_NEEDS, NULL};
+
 /* ------------------------------------------------------------- reading */
+
+/* An object or array as JSON text, palloc'd. */
+static char *
+json_text(const JsonbValue *v)
+{
+	StringInfoData text;
+
+	initStringInfo(&text);
+	outbox_json_text(&text, JsonbValueToJsonb(unconstify(JsonbValue *, v)));
+	return text.data;
+}
 
 /* The value as text, palloc'd.  NULL: it is no string, number or boolean. */
 static char *
@@ -90,7 +107,10 @@ outbox_options_read(Jsonb *jb, int *n, uint32 *files)
 
 		if (token == WJB_KEY)
 			name = pnstrdup(v.val.string.val, v.val.string.len);
-		else if (token == WJB_VALUE && (value = value_text(&v)) != NULL)
+		else if (token == WJB_VALUE &&
+				 ((value = value_text(&v)) != NULL ||
+				  (files == NULL && strcmp(name, SHAPE) == 0 &&
+				   (value = json_text(&v)) != NULL)))
 		{
 			options[*n].name = name;
 			options[(*n)++].value = value;
@@ -162,6 +182,40 @@ outbox_options_wipe(OutboxOption *options, int n)
 
 		explicit_bzero(value, strlen(value));
 	}
+}
+
+/* Removes an entry, and returns its value; NULL: there is none. */
+static const char *
+take_option(OutboxOption *options, int *n, const char *name)
+{
+	for (int i = 0; i < *n; i++)
+		if (strcmp(options[i].name, name) == 0)
+		{
+			const char *value = options[i].value;
+
+			memmove(&options[i], &options[i + 1], sizeof(*options) * (--*n - i));
+			return value;
+		}
+	return NULL;
+}
+
+OutboxShape
+outbox_options_take_shape(OutboxOption *options, int *n, const char **problem,
+						  const char **hint)
+{
+	OutboxShape shape = {.text = take_option(options, n, SHAPE)};
+	const char *needs = take_option(options, n, SHAPE_NEEDS);
+
+	*problem = shape.text ? outbox_shape_problem(shape.text, hint) : NULL;
+	shape.needs_all = needs && strcmp(needs, "dead") == 0;
+	if (needs && *problem == NULL &&
+		(shape.text == NULL || (!shape.needs_all && strcmp(needs, "null") != 0)))
+	{
+		*hint =
+			"Use null or dead, together with payload. null: what is missing is null. dead: the event becomes a dead letter.";
+		*problem = SHAPE_NEEDS " is not valid";
+	}
+	return shape;
 }
 
 /* ------------------------------------------------------------ checking */
@@ -313,13 +367,13 @@ check_config(Jsonb *jb, const OutboxTransport *transport)
 		if (token == WJB_KEY)
 		{
 			name = pnstrdup(v.val.string.val, v.val.string.len);
-			if (!is_known(name, transport->config_names))
+			if (!is_known(name, transport->config_names) && !is_known(name, shape_names))
 				ereport(ERROR,
 						(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						 errmsg("unknown name \"%s\" in config", name),
 						 errhint("%s", known_names(transport, transport->config_names))));
 		}
-		else if (token == WJB_VALUE)
+		else if (token == WJB_VALUE && strcmp(name, SHAPE) != 0)
 		{
 			char *value = value_text(&v);
 
@@ -404,8 +458,13 @@ OUTBOX_FUNCTION(outbox_keeps_credentials_1_0, 4)
 			PG_RETURN_BOOL(false);
 		t->url = text_to_cstring(PG_GETARG_TEXT_PP(2 * i));
 		if (!PG_ARGISNULL(2 * i + 1))
+		{
+			const char *hint;
+
 			t->config = outbox_options_read(PG_GETARG_JSONB_P(2 * i + 1), &t->nconfig,
 											NULL);
+			(void) outbox_options_take_shape(t->config, &t->nconfig, &problem, &hint);
+		}
 		t->transport = outbox_sinks_in_session(t->url, &problem);
 	}
 	PG_RETURN_BOOL(same_target(&targets[0], &targets[1]) ||
@@ -445,16 +504,18 @@ OUTBOX_FUNCTION(outbox_check_options_1_0, 3)
 				 errmsg("config and credentials cannot be checked: %s", problem),
 				 errhint("Install the library of the sink on this server first.")));
 	}
+	problem = NULL;
 	if (config)
 	{
 		check_config(config, transport);
 		target.config = outbox_options_read(config, &target.nconfig, NULL);
+		(void) outbox_options_take_shape(target.config, &target.nconfig, &problem, &hint);
 	}
 	if (!PG_ARGISNULL(2))
 		target.credentials = check_credentials(PG_GETARG_ARRAYTYPE_P(2), transport,
 											   &target.ncredentials);
 	target.transport = transport;
-	if (transport->check && !outbox_is_sealed(OUTBOX_FIELD_URL, url))
+	if (problem == NULL && transport->check && !outbox_is_sealed(OUTBOX_FIELD_URL, url))
 		problem = transport->check(&target, &hint, &notice);
 	if (problem == NULL)
 		problem = config_url_problem(&target, &hint);

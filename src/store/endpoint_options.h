@@ -9,6 +9,7 @@
 
 #include "utils/jsonb.h"
 
+#include "format/shape.h"
 #include "transport/transport.h"
 
 #define OUTBOX_OPTIONS_MAX 32 /* entries of an object */
@@ -26,6 +27,13 @@ outbox_option_is_file(uint32 files, int n)
  * file, whose value is that name.  If it is NULL, such entries are left out.
  */
 extern OutboxOption *outbox_options_read(Jsonb *jb, int *n, uint32 *files);
+
+/*
+ * Takes the template of the payload out of a config: what remains is the transport's.
+ * '*problem' is what is wrong with the template, with a hint; NULL: nothing.
+ */
+extern OutboxShape outbox_options_take_shape(OutboxOption *options, int *n,
+											 const char **problem, const char **hint);
 
 /* Overwrites the values, of which each is one piece of memory of its own. */
 extern void outbox_options_wipe(OutboxOption *options, int n);

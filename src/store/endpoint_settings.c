@@ -24,6 +24,7 @@
 #include "store/endpoint_settings.h"
 #include "store/positions.h"
 #include "store/seal.h"
+#include "transport/http/http.h"
 #include "transport/sinks.h"
 
 /* Rows that are in memory at a time. */
@@ -357,6 +358,16 @@ open_headers(OutboxEndpoint *ep)
 	}
 }
 
+static bool
+read_key(const OutboxEndpoint *ep, const char *secret, OutboxKey *key)
+{
+	bool valid = outbox_secret_decode(secret, key);
+
+	if (valid && ep->config.request.profile->text_key)
+		outbox_secret_as_text(secret, key);
+	return valid;
+}
+
 /* A secret that cannot be decoded counts as missing. */
 static void
 open_secrets(OutboxEndpoint *ep, const OutboxEndpointRow *s)
@@ -367,10 +378,10 @@ open_secrets(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 
 	ep->config.request.nkeys = 0;
 	ep->config.request.keys = palloc0(sizeof(OutboxKey) * 2);
-	if (secret && outbox_secret_decode(secret, &ep->config.request.keys[0]))
+	if (secret && read_key(ep, secret, &ep->config.request.keys[0]))
 	{
 		ep->config.request.nkeys = 1;
-		if (previous && outbox_secret_decode(previous, &ep->config.request.keys[1]))
+		if (previous && read_key(ep, previous, &ep->config.request.keys[1]))
 			ep->config.request.nkeys = 2;
 	}
 	if (ep->config.request.nkeys == 0 && ep->status.held_for == NULL)
@@ -379,6 +390,39 @@ open_secrets(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 		explicit_bzero(secret, strlen(secret));
 	if (previous)
 		explicit_bzero(previous, strlen(previous));
+}
+
+static void
+read_shape(OutboxEndpoint *ep)
+{
+	OutboxTarget *target = &ep->config.target;
+	const char	 *hint;
+	const char	 *problem;
+
+	ep->config.request.shape = outbox_options_take_shape(target->config, &target->nconfig,
+														 &problem, &hint);
+	if (problem && ep->status.held_for == NULL)
+		ep->status.held_for = problem;
+}
+
+/* What the config of a webhook says about its requests. */
+static void
+read_profile(OutboxEndpoint *ep)
+{
+	OutboxTarget  *target = &ep->config.target;
+	OutboxProfile *profile;
+	const char	  *hint;
+	const char	  *problem;
+
+	ep->config.request.profile = &outbox_profile_standard;
+	if (target->nconfig == 0 || target->transport != &outbox_http_transport)
+		return;
+	profile = palloc(sizeof(*profile));
+	problem = outbox_http_profile(target, profile, &hint);
+	if (problem == NULL)
+		ep->config.request.profile = profile;
+	else if (ep->status.held_for == NULL)
+		ep->status.held_for = problem;
 }
 
 /* Credentials that are to be overwritten when their memory is freed. */
@@ -481,9 +525,11 @@ assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 	ep->config.request.header_names = copy_strings(s->header_names, s->nheaders);
 	ep->config.request.header_values = copy_strings(s->header_values, s->nheaders);
 	open_headers(ep);
-	open_secrets(ep, s);
 	ep->config.target.config = outbox_options_read(s->config, &ep->config.target.nconfig,
 												   NULL);
+	read_shape(ep);
+	read_profile(ep);
+	open_secrets(ep, s);
 	open_credentials(ep, s);
 	ep->config.previous_until = s->previous_until;
 	ep->config.ordering = s->ordering;

@@ -27,6 +27,7 @@
 #include "worker/busy.h"
 #include "worker/clock.h"
 #include "worker/dispatch.h"
+#include "worker/judge.h"
 #include "worker/loop.h"
 #include "worker/roster.h"
 #include "worker/slots.h"
@@ -308,20 +309,23 @@ cancel(OutboxEndpoint *ep, const OutboxTransport *transport, OutboxTransfer *t)
 static bool
 send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 {
-	const OutboxTransport *transport = ep->config.target.transport;
-	size_t			cost = outbox_payload_cost(d->event, ep->config.request.format);
-	bool			gone = false;
-	OutboxEvent	   *event = NULL;
+	const OutboxTransport	  *transport = ep->config.target.transport;
+	const OutboxRequestConfig *settings = &ep->config.request;
+	size_t		 cost = outbox_shape_cost(d->event, &settings->shape, settings->format);
+	bool		 gone = false;
+	OutboxEvent *event = NULL;
 	OutboxTransfer *t = NULL;
 	OutboxMessage	message = {0};
-	const char	   *problem;
+	const char	   *problem = NULL;
 
 	if (outbox_endpoint_has_memory(ep, ep->queue->nin_flight - 1, transport->memory, cost,
 								   now))
-		event = outbox_payload_load(d->event, ep->config.request.format, &gone);
-	if (gone)
+		event = outbox_shape_load(d->event, &settings->shape, settings->format, &gone,
+								  &problem);
+	if (gone || problem)
 	{
-		outbox_outcome_dead(ep, d, "event is gone", "the event is no longer in the log");
+		outbox_outcome_dead(ep, d, gone ? "event is gone" : "invalid event",
+							gone ? "the event is no longer in the log" : problem);
 		outbox_loop.traffic.unsettled++;
 		return true;
 	}
@@ -334,18 +338,16 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 		not_now(ep, d);
 		return false;
 	}
-	message.body = outbox_request_body(event, ep->config.request.format,
-									   &message.body_len);
+	message.body = outbox_request_body(event, settings->format, &message.body_len);
 	outbox_payload_used(event);
 	if (transport->headers)
-		problem = outbox_request_headers(transport->headers(t), event,
-										 &ep->config.request, d->attempts + 1,
-										 d->redelivery, timestamptz_to_time_t(now),
-										 message.body, message.body_len);
+		problem = outbox_request_headers(transport->headers(t), event, settings,
+										 d->attempts + 1, d->redelivery,
+										 timestamptz_to_time_t(now), message.body,
+										 message.body_len);
 	else
-		problem = outbox_message_fill(&message, event, &ep->config.request,
-									  d->attempts + 1, d->redelivery,
-									  transport->attribute_prefix);
+		problem = outbox_message_fill(&message, event, settings, d->attempts + 1,
+									  d->redelivery, transport->attribute_prefix);
 	if (problem)
 	{
 		transport->release(t);
@@ -422,17 +424,28 @@ may_fill(void)
 static bool
 send_next(OutboxEndpoint *ep, TimestampTz now, bool *nothing)
 {
+	bool			shapes = ep->config.request.shape.text != NULL;
+	bool			sent;
 	OutboxDelivery *d;
 	OutboxBatch	   *b;
 
+	*nothing = true;
+	if (shapes && !outbox_judge_may_shape(ep))
+		return false;
 	if (ep->config.batch_size > 1)
 	{
 		b = outbox_batch_next(ep, BATCH_BYTES(ep->config.target.transport), now, nothing);
-		return b != NULL && send_batch(b, now);
+		sent = b != NULL && send_batch(b, now);
 	}
-	d = outbox_endpoint_next(ep, now);
-	*nothing = d == NULL;
-	return d != NULL && send(ep, d, now);
+	else
+	{
+		d = outbox_endpoint_next(ep, now);
+		*nothing = d == NULL;
+		sent = d != NULL && send(ep, d, now);
+	}
+	if (shapes)
+		outbox_judge_count(ep, 0);
+	return sent;
 }
 
 /* µs after which a transport is asked again whether it can use more. */

@@ -11,6 +11,7 @@
 #include "utils/timestamp.h"
 
 #include "endpoint/filter.h"
+#include "endpoint/pace.h"
 #include "worker/busy.h"
 #include "worker/judge.h"
 #include "worker/slots.h"
@@ -63,21 +64,49 @@ debt_of(int64 usec)
 	return usec + usec * usec / LONG_WORK;
 }
 
+static void
+begin(void)
+{
+	TimestampTz now;
+
+	(void) outbox_watchdog_work(&now);
+}
+
+bool
+outbox_judge_may_shape(OutboxEndpoint *ep)
+{
+	TimestampTz until = outbox_slots_judge_at(ep);
+
+	if (until != 0)
+	{
+		outbox_pace_wait(&ep->pace, until);
+		return false;
+	}
+	begin();
+	return true;
+}
+
+void
+outbox_judge_count(OutboxEndpoint *ep, int64 booked)
+{
+	TimestampTz now;
+	int64		usec = outbox_watchdog_work(&now);
+
+	if (outbox_endpoint_rests(ep) && usec >= WAKE_FOR)
+		outbox_busy_add(ep);
+	outbox_slots_judged(ep, debt_of(usec), booked, now);
+}
+
 /* The payload is unpacked before, because that would be done for an event in any case. */
 static OutboxFilterResult
 evaluate(OutboxEndpoint *ep, OutboxRow *row, int64 booked)
 {
 	Jsonb			  *payload = outbox_row_payload(row);
 	OutboxFilterResult result;
-	TimestampTz		   now;
-	int64			   usec;
 
-	(void) outbox_watchdog_work(&now);
+	begin();
 	result = outbox_filter(ep->config.filter, payload);
-	usec = outbox_watchdog_work(&now);
-	if (outbox_endpoint_rests(ep) && usec >= WAKE_FOR)
-		outbox_busy_add(ep);
-	outbox_slots_judged(ep, debt_of(usec), booked, now);
+	outbox_judge_count(ep, booked);
 	return result;
 }
 

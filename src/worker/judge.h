@@ -21,6 +21,14 @@ extern TimestampTz outbox_judge_next_time(void);
 extern void		   outbox_judge_again(TimestampTz now);
 
 /*
+ * The time that a template takes is a debt, as that of a filter is.  may_shape is false
+ * while the endpoint or its tenant owes: it then makes no request until later.  Otherwise
+ * what is done up to count is a debt of them.
+ */
+extern bool outbox_judge_may_shape(OutboxEndpoint *ep);
+extern void outbox_judge_count(OutboxEndpoint *ep, int64 booked);
+
+/*
  * Returns the result of the endpoint's filter for the event, and adds the time that it took
  * to a debt.  An event that cannot be read passes.  OUTBOX_FILTER_LATER: it is not to be
  * evaluated now, because of a debt, or because others have their turn before.

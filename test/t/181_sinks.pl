@@ -97,7 +97,7 @@ foreach my $refused (
 	[ "'null://h/', credentials => '{\"token\": \"\"}'", 'a value in credentials is not a string of 1 to 65536 bytes', 'a flat object' ],
 	[ "'null://h/', credentials => '\"s3cr3t\"'", 'credentials must be a JSON object', 'Write it as' ],
 	[ "'null://h/', config => '{\"auth\": \"token\"}'", 'the sink null cannot have this endpoint: auth is token, and credentials has none', 'Pass credentials' ],
-	[ "'https://a.example/', config => '{\"auth\": \"token\"}'", 'unknown name "auth" in config', 'The sink webhook knows: http_version.' ],
+	[ "'https://a.example/', config => '{\"auth\": \"token\"}'", 'unknown name "auth" in config', 'The sink webhook knows: http_version, method, ' ],
 	[ "'https://a.example/', config => '{\"http_version\": 3}'", 'the sink webhook cannot have this endpoint: http_version is no version', 'Use auto, 1.1 or 2.' ],
 	[ "'http://127.0.0.1/', config => '{\"http_version\": 2}'", 'the sink webhook cannot have this endpoint: HTTP/2 is spoken over https only', 'Use https' ],
 	[ "'https://a.example/', credentials => '{\"token\": \"t\"}'", 'unknown name in credentials', 'The sink webhook has none.' ])

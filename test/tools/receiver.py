@@ -411,6 +411,7 @@ class Receiver:
             "mono": time.monotonic_ns(),
             "wall": time.time(),
             "method": method,
+            "target": target,
             "path": path,
             "behaviour": behaviour,
             "status": status,

@@ -2,14 +2,18 @@
  * test_http.c
  *	  URLs, Retry-After and header lines are read as the standards say (TAP).
  *
- * links: src/transport/http/http_url.c src/transport/host.c src/transport/http/http_version.c src/format/header_lines.c src/transport/address.c
+ * links: src/transport/http/http_url.c src/transport/host.c src/transport/http/http_version.c src/transport/http/http_config.c src/format/profile.c src/format/signature.c src/base/names.c src/format/header_lines.c src/transport/address.c
  */
 #include "format/header_lines.h"
 #include "transport/address.h"
 #include "transport/http/http.h"
+#include "base/encoding.h"
 #include "tap.h"
 
 #include <curl/curl.h>
+
+#include "no_signing.h"
+#include "no_server.h"
 
 #define LABEL_63 "a123456789b123456789c123456789d123456789e123456789f123456789xyz"
 

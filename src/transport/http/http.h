@@ -7,6 +7,7 @@
 
 #include "base/outbox.h"
 
+#include "format/profile.h"
 #include "transport/transport.h"
 
 /*
@@ -32,6 +33,13 @@ extern const char *outbox_http_check_url(const char *url, const char **hint);
 extern const char *const outbox_http_config_names[];
 extern const char *outbox_http_check_target(const OutboxTarget *target, const char **hint,
 											const char **notice);
+
+/*
+ * Reads how requests are signed, and which headers of outbox they have.  Texts stay in
+ * the config.  Returns the problem with it, and sets '*hint'; NULL: none.
+ */
+extern const char *outbox_http_profile(const OutboxTarget *target, OutboxProfile *profile,
+									   const char **hint);
 
 /* Stores in 'services' the functions by which a sink bounds a peer's work for libcurl. */
 extern void outbox_http_peer_services(OutboxServices *services);

@@ -361,6 +361,7 @@ outbox_http_make_handle(OutboxTransfer *t)
 	if (t->url)
 		t->url[0] = '\0';
 	t->set_version = 0;
+	t->set_method = NULL;
 	t->fresh = false;
 	t->set_connect_timeout = t->set_timeout = -1;
 	t->resolve_since = -1;
@@ -463,6 +464,46 @@ set_version(OutboxTransfer *t, bool two)
 	return true;
 }
 
+static bool
+set_method(OutboxTransfer *t, const char *method)
+{
+	if (t->set_method == method)
+		return true;
+	t->set_method = method;
+	return curl_easy_setopt(t->easy, CURLOPT_CUSTOMREQUEST, method) == CURLE_OK;
+}
+
+/* Returns the URL with a query of the event behind its own, malloc'd.  NULL: no memory. */
+static char *
+url_with_query(const char *url, const char *query)
+{
+	size_t len = strcspn(url, "#"); /* a fragment is not sent */
+	size_t size = len + strlen(query) + 2;
+	char  *result = malloc(size);
+
+	if (result)
+		snprintf(result, size, "%.*s%c%s", (int) len, url,
+				 memchr(url, '?', len) ? '&' : '?', query);
+	return result;
+}
+
+static const char *
+set_target_url(OutboxTransfer *t, const OutboxTarget *target)
+{
+	char	   *url;
+	const char *complaint;
+
+	if (t->headers.query == 0)
+		return t->url && strcmp(t->url, target->url) == 0 ? NULL :
+															set_url(t, target->url);
+	url = url_with_query(target->url, t->headers.buf + t->headers.query);
+	if (url == NULL)
+		return OUTBOX_LACKS_MEMORY;
+	complaint = set_url(t, url);
+	free(url);
+	return complaint;
+}
+
 bool
 outbox_http_set_timeouts(OutboxTransfer *t, int connect_timeout, int timeout)
 {
@@ -526,12 +567,12 @@ outbox_http_set_request(OutboxTransfer *t, const OutboxTarget *target, const cha
 
 	if (t->generation != outbox_http_config.generation && !outbox_http_make_handle(t))
 		return OUTBOX_LACKS_MEMORY;
-	if ((t->url == NULL || strcmp(t->url, target->url) != 0) &&
-		(complaint = set_url(t, target->url)) != NULL)
+	if ((complaint = set_target_url(t, target)) != NULL)
 		return complaint;
 	if (t->fresh)
 		t->fresh = curl_easy_setopt(t->easy, CURLOPT_FRESH_CONNECT, 0L) != CURLE_OK;
-	if (t->fresh || !set_version(t, outbox_http_wants_2(target)) || !set_ages(t) ||
+	if (t->fresh || !set_version(t, outbox_http_wants_2(target)) ||
+		!set_method(t, outbox_http_method(target)) || !set_ages(t) ||
 		!set_lines(t, body_len) ||
 		curl_easy_setopt(t->easy, CURLOPT_POSTFIELDS, body ? body : "") != CURLE_OK ||
 		curl_easy_setopt(t->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t) body_len) !=

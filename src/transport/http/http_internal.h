@@ -153,6 +153,7 @@ struct OutboxTransfer
 	int				  lookup_port;
 	bool			  plain;	   /* not https */
 	long			  set_version; /* of HTTP, as libcurl's number; 0: none yet */
+	const char		 *set_method;  /* NULL: POST */
 	int				  set_connect_timeout;
 	int				  set_timeout;
 	bool			  fresh;			/* if it is sent again, over a new connection */
@@ -321,8 +322,23 @@ extern void	 outbox_http_forget_lookups(int64 now);
 extern OutboxHeadState outbox_head_line(OutboxHead *head, OutboxOutcome *outcome,
 										const char *line, size_t len, int64 now);
 
+/* The value of an entry of config; NULL: there is none. */
+static inline const char *
+outbox_http_option(const OutboxTarget *target, const char *name)
+{
+	for (int i = 0; i < target->nconfig; i++)
+		if (strcmp(target->config[i].name, name) == 0)
+			return target->config[i].value;
+	return NULL;
+}
+
+/* http_config.c: the method, of which NULL is POST. */
+extern const char *outbox_http_method(const OutboxTarget *target);
+
 /* http_version.c */
-extern bool outbox_http_wants_2(const OutboxTarget *target);
+extern bool		   outbox_http_wants_2(const OutboxTarget *target);
+extern const char *outbox_http_version_problem(const OutboxTarget *target,
+											   const char		 **hint);
 
 /* http_rest.c: see OutboxServices. */
 extern void	   outbox_http_rest_worked(OutboxRest *r, bool connected);

@@ -10,8 +10,6 @@
 
 #define OPTION "http_version"
 
-const char *const outbox_http_config_names[] = {OPTION, NULL};
-
 /* Returns false if the text is no version. */
 static bool
 parse(const char *text, bool *two)
@@ -24,35 +22,29 @@ parse(const char *text, bool *two)
 bool
 outbox_http_wants_2(const OutboxTarget *target)
 {
-	bool two = false;
+	const char *value = outbox_http_option(target, OPTION);
+	bool		two = false;
 
-	for (int i = 0; i < target->nconfig; i++)
-		if (strcmp(target->config[i].name, OPTION) == 0)
-			(void) parse(target->config[i].value, &two);
-	return two;
+	return value && parse(value, &two) && two;
 }
 
 const char *
-outbox_http_check_target(const OutboxTarget *target, const char **hint,
-						 const char **notice)
+outbox_http_version_problem(const OutboxTarget *target, const char **hint)
 {
-	(void) notice;
-	for (int i = 0; i < target->nconfig; i++)
-	{
-		bool two;
+	const char *value = outbox_http_option(target, OPTION);
+	bool		two;
 
-		if (strcmp(target->config[i].name, OPTION) != 0)
-			continue;
-		if (!parse(target->config[i].value, &two))
-		{
-			*hint = "Use auto, 1.1 or 2.";
-			return OPTION " is no version of HTTP that can be chosen";
-		}
-		if (two && strncasecmp(target->url, "https:", 6) != 0)
-		{
-			*hint = "Use https, or leave " OPTION " out.";
-			return "HTTP/2 is spoken over https only";
-		}
+	if (value == NULL)
+		return NULL;
+	if (!parse(value, &two))
+	{
+		*hint = "Use auto, 1.1 or 2.";
+		return OPTION " is no version of HTTP that can be chosen";
+	}
+	if (two && strncasecmp(target->url, "https:", 6) != 0)
+	{
+		*hint = "Use https, or leave " OPTION " out.";
+		return "HTTP/2 is spoken over https only";
 	}
 	return NULL;
 }

@@ -6,6 +6,7 @@ package OutboxTest::Clients;
 use strict;
 use warnings;
 
+use File::Copy ();
 use IPC::Run ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -155,6 +156,18 @@ SQL
 	is($said{label}, $ids[2], "$name: bytes");
 	is($said{packed}, join(' ', @ids[ 3 .. 5 ]), "$name: the ids of many at once");
 	return \%said;
+}
+
+# A program of test/clients/vendors where its libraries are.  Nothing: they could not be fetched.
+sub vendors_program
+{
+	my ($program) = @_;
+	my $dir = PostgreSQL::Test::Utils::tempdir('vendors');
+
+	return unless -e "$cache/vendors/complete" && qx{node --version 2>&1} =~ /^v(?:1[89]|[2-9]\d)/;
+	symlink("$cache/vendors/node_modules", "$dir/node_modules") or die "$dir: $!";
+	File::Copy::copy("$OutboxTest::top/test/clients/vendors/$program", $dir) or die "$program: $!";
+	return "$dir/$program";
 }
 
 1;
