@@ -30,7 +30,7 @@ OBJS = $(C_SOURCES:.c=.o)
 SQL_PARTS = $(patsubst %,sql/parts/%.sql,guard log emit event_types workers endpoints secrets deliveries forget follow \
 	figures views pages operators portal tenant_limits copies grants privileges dump)
 
-# sql/ holds the install script, the stub of doc/testing.md and the inputs of pg_regress side by side.
+# sql/ holds the install script, the source of doc/follow.md and the inputs of pg_regress side by side.
 REGRESS = $(patsubst sql/%.sql,%,$(sort $(filter-out sql/outbox--% sql/source.sql,$(wildcard sql/*.sql))))
 ISOLATION = $(patsubst test/isolation/specs/%.spec,%,$(sort $(wildcard test/isolation/specs/*.spec)))
 ISOLATION_OPTS = --inputdir=test/isolation

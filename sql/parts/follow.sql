@@ -62,9 +62,8 @@ CREATE FUNCTION outbox.ask_source(conninfo text, query text) RETURNS SETOF text[
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_ask_source_1_0';
 COMMENT ON FUNCTION outbox.ask_source IS 'The rows of a query of one column, text[], at another server (08006: it cannot be reached)';
 
--- Reads what the source has and this server has not, in the order of its numbers, and returns
--- how many rows. 'former' is what an earlier follow() has read: its events are known by id
--- where the subscription has brought them.
+-- In the order of the source's numbers. What was taken before an earlier slot was lost is known
+-- by its id, and left out.
 CREATE FUNCTION outbox.copy_source(name text, conninfo text, snapshot pg_snapshot) RETURNS int8
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$

@@ -98,7 +98,7 @@ put_options(Packer *p, const OutboxOption *options, int n)
 	return to;
 }
 
-/* Texts of a profile that is static stay where they are: they are copied, which does no harm. */
+/* The standard profile is static, and stays where it is.  Any other is copied with its texts. */
 static const OutboxProfile *
 put_profile(Packer *p, const OutboxProfile *profile)
 {

@@ -31,7 +31,8 @@ extern void outbox_judge_count(OutboxEndpoint *ep, int64 booked);
 /*
  * Returns the result of the endpoint's filter for the event, and adds the time that it took
  * to a debt.  An event that cannot be read passes.  OUTBOX_FILTER_LATER: it is not to be
- * evaluated now, because of a debt, or because others have their turn before.
+ * evaluated now, because of a debt, or because others have their turn before.  _now never
+ * says that: its callers ask for debts themselves, or have a bound of their own.
  */
 extern OutboxFilterResult outbox_judge(OutboxEndpoint *ep, OutboxRow *row);
 extern OutboxFilterResult outbox_judge_now(OutboxEndpoint *ep, OutboxRow *row);
