@@ -84,7 +84,9 @@ want_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *known)
 		event.events |= EPOLLOUT;
 	if (what == CURL_POLL_REMOVE)
 	{
-		services.peer_rests(fd);
+		/* A request that rests still uses its socket. */
+		if (!(r && r->rest.paused))
+			services.peer_rests(fd);
 		epoll_ctl(epoll_fd, EPOLL_CTL_DEL, fd, &event);
 	}
 	else if (known)
@@ -122,6 +124,7 @@ open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *address)
 {
 	/* Copied, because libcurl's storage may not be aligned for the wider types. */
 	struct sockaddr_storage copy;
+	int						fd;
 
 	(void) purpose;
 	services.serves(((AwsRequest *) arg)->rest.endpoint);
@@ -131,7 +134,12 @@ open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *address)
 	memcpy(&copy, &address->addr, address->addrlen);
 	if (!may_connect(arg, (struct sockaddr *) &copy))
 		return CURL_SOCKET_BAD;
-	return socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
+	fd = socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
+	if (fd < 0)
+		return CURL_SOCKET_BAD;
+	(void) setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &(int){OUTBOX_ANSWER_MAX}, sizeof(int));
+	services.peer_rests(fd);
+	return fd;
 }
 
 /*

@@ -100,7 +100,7 @@ sub suffers
 	{
 		wait_until { lines_of($journal, qr/^\Q$name\E\ttook/) } "$name: the connection is reset";
 		my ($taken) = map { /(\d+)$/ } lines_of($journal, qr/^\Q$name\E\ttook/);
-		cmp_ok($taken, '<', 48 * 1024 * 1024, "$name: what the worker and the sockets take is bounded");
+		cmp_ok($taken, '<', 16 * 1024 * 1024, "$name: what the worker and the sockets take is bounded");
 	}
 	die "$name is not bounded\n" unless Test::More->builder->is_passing;    # the next would wait as long
 	return;

@@ -68,6 +68,7 @@ open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *address)
 			t->socket_errno = errno;
 		return CURL_SOCKET_BAD;
 	}
+	(void) setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &(int){OUTBOX_ANSWER_MAX}, sizeof(int));
 	outbox_http_watch(fd,
 					  t->plain									  ? OUTBOX_HTTP_PLAIN :
 						  t->set_version == CURL_HTTP_VERSION_1_1 ? OUTBOX_HTTP_TLS :

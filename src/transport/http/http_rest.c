@@ -36,10 +36,15 @@ void
 outbox_http_rest_worked(OutboxRest *r, bool connected)
 {
 	endpoint_worked(r->endpoint);
-	if (r->rests || !connected || !endpoint_owes(r->endpoint) ||
-		curl_easy_pause(r->easy, CURLPAUSE_ALL) != CURLE_OK)
+	if (r->rests || !connected || !endpoint_owes(r->endpoint))
 		return;
-	r->paused = r->rested = true;
+	r->paused = true;
+	if (curl_easy_pause(r->easy, CURLPAUSE_ALL) != CURLE_OK)
+	{
+		r->paused = false;
+		return;
+	}
+	r->rested = true;
 	push(r);
 }
 

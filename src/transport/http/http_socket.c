@@ -134,7 +134,9 @@ want_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *socket_arg)
 	OutboxTransfer *t = NULL;
 
 	(void) socket_arg;
-	if (what == CURL_POLL_REMOVE)
+	(void) curl_easy_getinfo(easy, CURLINFO_PRIVATE, &t);
+	/* A request that rests still uses its socket. */
+	if (what == CURL_POLL_REMOVE && !(t && t->rest.paused))
 		outbox_http_peer_rests(fd);
 	if (what == CURL_POLL_IN || what == CURL_POLL_INOUT)
 		wanted |= EPOLLIN;
@@ -143,7 +145,7 @@ want_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *socket_arg)
 
 	if (fd < nwatches && watches[fd].ours)
 	{
-		if (curl_easy_getinfo(easy, CURLINFO_PRIVATE, &t) == CURLE_OK && t)
+		if (t)
 			watches[fd].endpoint = t->rest.endpoint;
 		watches[fd].pool = pool;
 		watches[fd].wanted = wanted;
