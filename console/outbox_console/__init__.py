@@ -1,0 +1,1 @@
+"""The console of outbox: screens for operators, made from the views and functions of the extension."""

@@ -1,0 +1,452 @@
+"""What an operator can ask for.  Each action is a plan first: what it will do, to how many, and the calls.
+
+A plan is made from the fields of a form.  The page that asks shows it, and the page that does it makes
+it anew, so that nothing happens that was not in a plan.
+"""
+
+import dataclasses
+import datetime
+import uuid
+from urllib.parse import quote, urlencode
+
+from . import words
+from .words import count
+
+MOST = 1000     # deliveries that are chosen one by one
+
+
+class Refused(Exception):
+    """The fields of a form make no plan, in words."""
+
+
+@dataclasses.dataclass
+class Field:
+    """One input of a form, beside those that the page before has filled in."""
+
+    name: str
+    label: str
+    value: str = ""
+    hint: str = ""
+    kind: str = "text"
+    options: tuple = ()
+
+
+@dataclasses.dataclass
+class Plan:
+    """What will happen, in sentences, and the calls that do it."""
+
+    title: str
+    will: list
+    button: str
+    back: str
+    calls: list = dataclasses.field(default_factory=list)
+    done: object = None         # the values of the calls -> a sentence
+    next: object = None         # the values of the calls -> where to go, if not back
+    danger: bool = False
+    fields: list = dataclasses.field(default_factory=list)
+    ready: bool = True          # false: fields are to be filled in first
+    secret: bool = False        # the value is shown once, and nowhere else
+
+
+class Form:
+    """The fields of a form, each checked as it is read."""
+
+    def __init__(self, pairs):
+        self.pairs = [(n, v.replace("\x00", "")) for n, v in pairs]
+
+    def get(self, name, default=""):
+        """The last value of this name."""
+        return next((v.strip() for n, v in reversed(self.pairs) if n == name and v.strip()), default)
+
+    def need(self, name):
+        """The value, which has to be there."""
+        value = self.get(name)
+        if not value:
+            raise Refused("%s is missing." % name)
+        return value
+
+    def all(self, name):
+        """All values of this name."""
+        return [v for n, v in self.pairs if n == name and v]
+
+    def event(self, name="event"):
+        """The value as an id of an event."""
+        try:
+            return str(uuid.UUID(self.need(name)))
+        except ValueError as e:
+            raise Refused("%s is no id of an event." % self.get(name)) from e
+
+    def time(self, name):
+        """The value as a time: ISO, in UTC where nothing else is said."""
+        try:
+            at = datetime.datetime.fromisoformat(self.need(name).replace("Z", "+00:00"))
+        except ValueError as e:
+            raise Refused("%s is no time: write it as 2026-11-20 06:00." % self.get(name)) from e
+        return at if at.tzinfo else at.replace(tzinfo=datetime.timezone.utc)
+
+
+def page(endpoint):
+    """The page of an endpoint."""
+    return "/endpoint/" + quote(endpoint, safe="")
+
+
+async def stats(session, endpoint):
+    """The row of outbox.stats, or Refused."""
+    answer = await session.read("SELECT * FROM outbox.stats WHERE endpoint = %s", endpoint)
+    if answer.problem:
+        raise Refused(answer.problem)
+    if not answer.row:
+        raise Refused("There is no endpoint %s. It may have been dropped." % endpoint)
+    return answer.row
+
+
+def waiting(row):
+    """How many deliveries wait at an endpoint, as a phrase."""
+    if row["pending"] is None:
+        return "an unknown number of deliveries"
+    about = "" if row["pending_exact"] else "about "
+    return about + count(row["pending"] + row["processing"] + row["retrying"] + row["blocked"], "delivery", "deliveries")
+
+
+async def pause(session, form):
+    """Stops an endpoint."""
+    name = form.need("endpoint")
+    row = await stats(session, name)
+    return Plan("Pause %s" % name,
+                ["Nothing more is sent to %s until it is resumed. Requests that are under way end." % name,
+                 "%s wait there now. They are kept, and so are new ones." % waiting(row).capitalize()],
+                "Pause", page(name), [("SELECT outbox.pause_endpoint(%s)", (name,))],
+                lambda v: "%s is paused." % name)
+
+
+async def resume(session, form):
+    """Starts an endpoint, or tries it at once."""
+    name = form.need("endpoint")
+    row = await stats(session, name)
+    will = {"backing_off": "One request is sent at once. If it is taken, the others follow.",
+            "active": "It is active already. If its receiver asked to wait, one request is sent at once."}
+    return Plan("Resume %s" % name,
+                [will.get(row["state"], "Sending to %s begins again, where it stopped." % name),
+                 "%s wait there." % waiting(row).capitalize()],
+                "Resume", page(name), [("SELECT outbox.resume_endpoint(%s)", (name,))],
+                lambda v: "%s is resumed." % name)
+
+
+async def test(session, form):
+    """Sends a test event."""
+    name = form.need("endpoint")
+    await stats(session, name)
+    return Plan("Send a test event to %s" % name,
+                ["One event of the topic outbox.test is sent to %s alone, with the header outbox-test: true." % name],
+                "Send it", page(name), [("SELECT outbox.send_test(%s)::text", (name,))],
+                lambda v: "A test event is on its way.",
+                lambda v: "/delivery/%s/%s" % (quote(name, safe=""), v[0]))
+
+
+async def dead_count(session, name, topics, since):
+    """How many dead deliveries of an endpoint a filter finds: (number, is it all that can be counted)."""
+    if not topics and not since:
+        return (await stats(session, name))["dead"]
+    answer = await session.read(
+        "SELECT count(*) AS n FROM (SELECT FROM outbox.dead_letters WHERE endpoint = %s"
+        " AND (%s::text[] IS NULL OR outbox.topic_in(topic, %s::text[]))"
+        " AND (%s::timestamptz IS NULL OR parked_at >= %s) LIMIT 100001) d", name, topics, topics, since, since)
+    return answer.row["n"] if answer.row else None
+
+
+async def chosen(session, form):
+    """What retry and discard are asked for: (phrase, number or None, SQL of the calls' arguments, arguments, page)."""
+    picks = [p.split(" ", 1) for p in form.all("pick")]
+    if picks:
+        if len(picks) > MOST:
+            raise Refused("At most %d at once." % MOST)
+        events = [Form([("event", p[-1])]).event() for p in picks]
+        return (count(len(picks), "dead letter"), len(picks),
+                "FROM unnest(%s::text[], %s::uuid[]) d (endpoint, event)", ([p[0] for p in picks], events), "/dead")
+    name = form.need("endpoint")
+    if form.get("event"):
+        event = form.event()
+        return ("this delivery", 1, "FROM (VALUES (%s, %s::uuid)) d (endpoint, event)", (name, event),
+                "/delivery/%s/%s" % (quote(name, safe=""), event))
+    topics = form.get("topics").replace(",", " ").split() or None
+    since = form.time("since") if form.get("since") else None
+    n = await dead_count(session, name, topics, since)
+    phrase = "all dead letters of %s" % name
+    if topics:
+        phrase += " with the topics %s" % " ".join(topics)
+    if since:
+        phrase += " since %s UTC" % since.astimezone(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M")
+    return (phrase, n, "FROM (VALUES (%s, NULL::uuid, %s::text[], %s::timestamptz)) d (endpoint, event, topics, since)",
+            (name, topics, since), page(name))
+
+
+def how_many(n):
+    """A sentence about the number."""
+    if n is None:
+        return "How many these are could not be counted in time."
+    return "These are %s." % (("more than " if n > 100000 else "") + count(min(n, 100000) if n > 100000 else n, "delivery", "deliveries"))
+
+
+def call(function, source):
+    """SQL that calls a function for each row of a source, and sums up."""
+    more = ", d.topics, d.since" if "since" in source else ""
+    return "SELECT COALESCE(sum(outbox.%s(d.endpoint, d.event%s)), 0)::int8 %s" % (function, more, source)
+
+
+async def retry(session, form):
+    """Sends dead deliveries again."""
+    phrase, n, source, args, back = await chosen(session, form)
+    inactive = None
+    if form.get("endpoint"):
+        row = await stats(session, form.get("endpoint"))
+        inactive = row["state"] if row["state"] in ("paused", "disabled", "held") else None
+    return Plan("Send %s again" % phrase,
+                ["Due now, and tried anew with all attempts: %s. Also those that wait for a retry." % phrase, how_many(n)]
+                + (["The endpoint is %s: they are sent when it is resumed." % inactive] if inactive else []),
+                "Send again", back, [(call("retry", source), args)],
+                lambda v: "%s asked to be sent again." % (count(v[0], "delivery is", "deliveries are")))
+
+
+async def discard(session, form):
+    """Gives dead deliveries up."""
+    phrase, n, source, args, back = await chosen(session, form)
+    return Plan("Discard %s" % phrase,
+                ["Given up for good: %s. They cannot be sent again from here." % phrase, how_many(n),
+                 "Where an endpoint blocks a key behind a dead letter, the key goes on."],
+                "Discard for good", back, [(call("discard", source), args)],
+                lambda v: "%s discarded." % (count(v[0], "dead letter is", "dead letters are")), danger=True)
+
+
+async def resend(session, form):
+    """Sends a delivered event again."""
+    name, event = form.need("endpoint"), form.event()
+    return Plan("Send this event to %s again" % name,
+                ["The receiver of %s gets the event again, with the same id. It has to bear a repetition." % name],
+                "Send again", "/delivery/%s/%s" % (quote(name, safe=""), event),
+                [("SELECT outbox.resend(%s, %s::uuid)", (name, event))], lambda v: "The event is on its way again.")
+
+
+async def cancel(session, form):
+    """Takes a delivery back."""
+    name, event = form.get("endpoint"), form.event()
+    return Plan("Take this event back from %s" % (name or "all endpoints"),
+                ["It is not sent to %s any more, and its key goes on. This cannot be undone." % (name or "any endpoint"),
+                 "A request that is under way is not undone."],
+                "Take it back", "/delivery/%s/%s" % (quote(name, safe=""), event) if name else "/event/" + event,
+                [("SELECT outbox.cancel(%s::uuid, %s)", (event, name or None))],
+                lambda v: "It is taken back." if v[0] else "It was not waiting any more: nothing was taken back.", danger=True)
+
+
+COUNT_REPLAY = """
+SELECT count(*) AS n FROM (
+    SELECT FROM outbox.all_events e JOIN outbox.endpoints p ON p.name = %s
+    WHERE e.created_at BETWEEN %s AND %s AND e.test_of IS NULL AND (p.tenant IS NULL OR p.tenant = e.tenant)
+    AND outbox.topic_in(e.topic, p.topics) AND (%s::text[] IS NULL OR outbox.topic_in(e.topic, %s::text[]))
+    AND outbox.filter_matches(e.payload, p.filter) LIMIT 100001) r"""
+
+
+async def replay(session, form):
+    """Sends all events of a time again."""
+    name = form.need("endpoint")
+    await stats(session, name)
+    now = datetime.datetime.now(datetime.timezone.utc)
+    plan = Plan("Replay events to %s" % name, ["Events that were emitted between two times are sent to %s again, delivered or not." % name],
+                "Replay", page(name), ready=bool(form.get("from")),
+                fields=[Field("from", "From (UTC)", form.get("from", (now - datetime.timedelta(hours=2)).strftime("%Y-%m-%d %H:%M"))),
+                        Field("to", "To (UTC)", form.get("to", now.strftime("%Y-%m-%d %H:%M:%S"))),
+                        Field("topics", "Topics", form.get("topics"), "patterns with blanks between them; empty: all that it subscribes to")])
+    if plan.ready:
+        begin, end, topics = form.time("from"), form.time("to"), form.get("topics").replace(",", " ").split() or None
+        answer = await session.read(COUNT_REPLAY, name, begin, end, topics, topics)
+        plan.will += [how_many(answer.row["n"] if answer.row else None),
+                      "Dead letters are left out. The receiver has to bear repetitions. New events are sent meanwhile."]
+        plan.calls = [("SELECT outbox.replay(%s, %s, %s, %s::text[])", (name, begin, end, topics)),
+                      ("SELECT max(replay_id) FROM outbox.replay_progress WHERE endpoint = %s", (name,))]
+        plan.done = lambda v: "%s asked to be sent again." % count(v[0], "event is", "events are")
+        plan.next = lambda v: "/replay/%s/%s?of=%s" % (quote(name, safe=""), v[1], v[0]) if v[0] else page(name)
+    return plan
+
+
+async def cancel_replay(session, form):
+    """Ends a replay."""
+    name, number = form.need("endpoint"), form.need("replay")
+    if not number.isdecimal() or len(number) > 18:
+        raise Refused("%s is no number of a replay." % number)
+    return Plan("End replay %s of %s" % (number, name), ["What it has come to by now is sent, and nothing more of it."],
+                "End it", "/replay/%s/%s" % (quote(name, safe=""), number),
+                [("SELECT outbox.cancel_replay(%s, %s)", (name, int(number)))],
+                lambda v: "The replay is ended." if v[0] else "It had ended before.")
+
+
+async def skip(session, form):
+    """Skips what waits in the log."""
+    name = form.need("endpoint")
+    row = await stats(session, name)
+    about = "" if row["pending_exact"] else "about "
+    return Plan("Skip what waits for %s" % name,
+                ["It goes on with new events. %s%s skipped, and not sent." % (about, count(row["pending"] or 0, "event is", "events are")),
+                 "Those that wait for a retry stay. A replay can send skipped ones, as long as the log has them."],
+                "Skip them", page(name), [("SELECT outbox.seek_endpoint(%s, 'now')", (name,))],
+                lambda v: "%s goes on with new events." % name, danger=True)
+
+
+async def seek(session, form):
+    """Goes back in the log, or forward."""
+    name = form.need("endpoint")
+    await stats(session, name)
+    plan = Plan("Move %s in the log" % name, ["Everything that was emitted from this time on is sent, once more where it was sent before.",
+                                             "Waiting events from before that time are skipped."],
+                "Move it", page(name), ready=bool(form.get("to")), danger=True,
+                fields=[Field("to", "To the time (UTC)", form.get("to"), "like 2026-11-20 06:00")])
+    if plan.ready:
+        at = form.time("to")
+        plan.calls = [("SELECT outbox.seek_endpoint(%s, %s::timestamptz)", (name, at))]
+        plan.done = lambda v: "%s goes on from %s." % (name, at.strftime("%Y-%m-%d %H:%M UTC"))
+    return plan
+
+
+SETTINGS = {    # name: (label, hint, whether an empty field brings the default back)
+    "url": ("URL", "", False),
+    "topics": ("Topics", "patterns with blanks between them", False),
+    "filter": ("Filter", "a predicate in jsonpath over the payload; empty: all events", True),
+    "label": ("Label", "what people call it", True),
+    "max_in_flight": ("Requests in flight", "at most", True),
+    "rate_limit": ("Requests per second", "empty: no limit", True),
+    "timeout": ("Timeout", "for a whole request", True),
+    "max_attempts": ("Attempts", "after which a delivery is dead; empty: no limit", True),
+    "max_age": ("Age", "after which a failing delivery is dead", True),
+    "backoff_max": ("Longest wait", "between two attempts", True),
+    "on_exhausted": ("A dead event", "skip: the next of its key is sent; block: the key waits", True),
+    "disable_after": ("Disable after", "time of nothing but failures; empty: never", True),
+}
+TYPES = {"topics": "text[]", "filter": "jsonpath", "max_in_flight": "int4", "rate_limit": "float4", "timeout": "interval",
+         "max_attempts": "int4", "max_age": "interval", "backoff_max": "interval", "disable_after": "interval"}
+
+
+async def settings_of(session, name):
+    """The settings of an endpoint as texts, or Refused."""
+    answer = await session.read("SELECT %s, version FROM outbox.endpoints WHERE name = %%s" % ", ".join(
+        "array_to_string(topics, ' ') AS topics" if s == "topics" else "%s::text AS %s" % (s, s) for s in SETTINGS), name)
+    if not answer.row:
+        raise Refused(answer.problem or "There is no endpoint %s." % name)
+    return answer.row
+
+
+def inputs(now, form):
+    """Fields for settings, filled in with what they are."""
+    return [Field(s, label, form.get(s) if form.get("version") else now[s] or "", hint,
+                  *(("select", ("skip", "block")) if s == "on_exhausted" else ()))
+            for s, (label, hint, _) in SETTINGS.items()]
+
+
+async def alter(session, form):
+    """Changes settings."""
+    name = form.need("endpoint")
+    now = await settings_of(session, name)
+    plan = Plan("Settings of %s" % name, ["Only what you change is changed. Events that wait are sent with the new settings."],
+                "Change", page(name), fields=inputs(now, form), ready=bool(form.get("version")))
+    if not plan.ready:
+        plan.fields.append(Field("version", "", str(now["version"]), kind="hidden"))
+        return plan
+    if form.get("version") != str(now["version"]):
+        raise Refused("The endpoint was changed meanwhile. Look at it again, then change it.")
+    changed = {s: form.get(s) for s in SETTINGS if form.get(s) != (now[s] or "")}
+    plan.fields = [Field("version", "", form.get("version"), kind="hidden")]
+    plan.fields += [Field(s, SETTINGS[s][0], form.get(s), kind="hidden") for s in SETTINGS]
+    if not changed:
+        raise Refused("Nothing is different.")
+    gone = [s for s in changed if not changed[s]]
+    for s in gone:
+        if not SETTINGS[s][2]:
+            raise Refused("%s must not be empty." % SETTINGS[s][0])
+    plan.will = ["%s: %s becomes %s." % (SETTINGS[s][0], words.visible(now[s] or "nothing"), words.visible(changed[s] or "the default"))
+                 for s in changed]
+    args, arguments = [name], []
+    for s, value in changed.items():
+        if value:
+            arguments.append("%s => %%s::%s" % (s, TYPES.get(s, "text")))
+            args.append(value.split() if s == "topics" else value)
+    if gone:
+        arguments.append("reset => %s::text[]")
+        args.append(gone)
+    plan.calls = [("SELECT outbox.alter_endpoint(%%s, %s)" % ", ".join(arguments), tuple(args))]
+    plan.done = lambda v: "%s is changed." % name
+    return plan
+
+
+async def rotate(session, form):
+    """Another secret."""
+    name, grace = form.need("endpoint"), form.get("grace")
+    await stats(session, name)
+    plan = Plan("Another secret for %s" % name,
+                ["A new secret is made. During the grace, requests carry both signatures.",
+                 "If the secret has leaked, take 0: the receiver refuses requests until it has the new one, and they are retried."],
+                "Change the secret", page(name), ready=bool(grace), danger=True,
+                fields=[Field("grace", "Grace", grace or "24 hours", kind="select", options=("0", "1 hour", "24 hours", "7 days"))])
+    plan.calls = [("SELECT outbox.rotate_secret(%s, grace => %s::interval)", (name, grace))]
+    plan.done = lambda v: "%s has a new secret." % name
+    return plan
+
+
+async def secret(session, form):
+    """Shows the secret once."""
+    name = form.need("endpoint")
+    await stats(session, name)
+    return Plan("The secret of %s" % name, ["It is shown on the next page alone. With it, anyone can sign requests that the receiver accepts."],
+                "Show it", page(name), [("SELECT outbox.endpoint_secret(%s)", (name,))], secret=True)
+
+
+async def drop(session, form):
+    """Drops an endpoint."""
+    name = form.need("endpoint")
+    row = await stats(session, name)
+    return Plan("Drop %s" % name,
+                ["The endpoint is gone, with its settings and its secret. This cannot be undone.",
+                 "%s and %s are given up with it." % (waiting(row).capitalize(), count(row["dead"] or 0, "dead letter"))],
+                "Drop it for good", "/endpoints", [("SELECT outbox.drop_endpoint(%s, discard => true)", (name,))],
+                lambda v: "%s is dropped." % name, danger=True)
+
+
+async def create(session, form):
+    """A new endpoint."""
+    name, url = form.get("name"), form.get("url")
+    topics, tenant = form.get("topics", "*").replace(",", " ").split(), form.get("tenant") or None
+    plan = Plan("A new endpoint", ["It gets the events that match, from now on."], "Create it", "/endpoints", ready=bool(name and url),
+                fields=[Field("name", "Name", name, "letters, digits, - _ ."), Field("url", "URL", url, "https://…"),
+                        Field("topics", "Topics", " ".join(topics), "patterns with blanks between them, like order.*"),
+                        Field("tenant", "Tenant", tenant or "", "the customer whose events it gets; empty: events of all")])
+    if plan.ready:
+        plan.will = ["%s is created. It gets events of %s with the topics %s, from now on." % (
+            name, "the tenant " + tenant if tenant else "all tenants and of none", " ".join(topics))]
+        plan.calls = [("SELECT outbox.create_endpoint(%s, %s, topics => %s::text[], tenant => %s)", (name, url, topics, tenant))]
+        plan.done = lambda v: "%s is created." % name
+        plan.next = lambda v: page(name)
+    return plan
+
+
+async def retention(session, form):
+    """How long events and attempts are kept."""
+    answer = await session.read("SELECT retention::text AS events, attempts_retention::text AS attempts FROM outbox.status")
+    if not answer.row:
+        raise Refused(answer.problem or "outbox.status has no row.")
+    now = answer.row
+    plan = Plan("How long this database keeps events", ["Forgotten events cannot be replayed. Events that an endpoint has yet to read stay."],
+                "Change", "/system", ready=bool(form.get("events") or form.get("attempts")), danger=True,
+                fields=[Field("events", "Events", form.get("events", now["events"] or "")),
+                        Field("attempts", "Attempts", form.get("attempts", now["attempts"] or ""))])
+    if plan.ready:
+        plan.will.insert(0, "Events are kept for %s, attempts for %s." % (form.get("events", "as long as now"), form.get("attempts", "as long as now")))
+        plan.calls = [("SELECT outbox.set_retention(events => %s::interval, attempts => %s::interval)",
+                       (form.get("events") or None, form.get("attempts") or None))]
+        plan.done = lambda v: "The retention is changed."
+    return plan
+
+
+ACTIONS = {"pause": pause, "resume": resume, "test": test, "retry": retry, "discard": discard, "resend": resend, "cancel": cancel,
+           "replay": replay, "cancel_replay": cancel_replay, "skip": skip, "seek": seek, "alter": alter, "rotate": rotate,
+           "secret": secret, "drop": drop, "create": create, "retention": retention}
+
+
+def link(action, **fields):
+    """Where the page is that asks."""
+    return "/do/%s?%s" % (action, urlencode(fields))

@@ -1,0 +1,158 @@
+"""Connections to PostgreSQL: a small pool, limits of time, and errors in words.
+
+A question never fails as a Python error: its Answer has rows, or says in words why it has none.
+So no screen can show an empty table that means "I do not know".
+"""
+
+import asyncio
+import contextlib
+
+import psycopg
+from psycopg.rows import dict_row
+
+# An error of a whole statement, by SQLSTATE, in words for the reader of a screen.
+WORDS = {
+    "42501": "The database role of the console may not see this. A role with outbox.grant_operate() may.",
+    "57014": "This took longer than the console waits, and was ended. It says nothing about whether there are rows.",
+    "55P03": "A table is locked at present, as by VACUUM FULL or REINDEX. It is looked at again.",
+    "25006": "The server is a standby, or takes no changes at present. Nothing was changed.",
+    "3F000": "This database has no extension outbox.",
+    "42P01": "The extension in this database has no such view. It is of another version than the console.",
+    "42703": "The extension in this database has no such column. It is of another version than the console.",
+    "42883": "The extension in this database has no such function. It is of another version than the console.",
+}
+
+
+class Away(Exception):
+    """The database cannot be asked, in words."""
+
+
+class Answer:
+    """The rows of a question, or the reason why there are none."""
+
+    def __init__(self, rows=(), problem=None, state=None):
+        self.rows, self.problem, self.state = list(rows), problem, state
+
+    @property
+    def row(self):
+        """The first row, or None."""
+        return self.rows[0] if self.rows else None
+
+
+def words(error):
+    """An error of the database for readers: our words, or its own message and hint."""
+    known = WORDS.get(error.sqlstate)
+    if known:
+        return known
+    said = " ".join(str(error.diag.message_primary or error).split())
+    return said + (". " + error.diag.message_hint if error.diag.message_hint else "")
+
+
+class Session:
+    """A connection for one page or action."""
+
+    def __init__(self, database, connection):
+        self.database, self.connection, self.asked = database, connection, False
+
+    async def read(self, sql, *args):
+        """The answer to a question.  A connection that has died since it was last used is replaced once."""
+        limit = self.database.read_timeout
+        for last in (self.asked, True):
+            self.asked = True
+            try:
+                async with asyncio.timeout(limit + 3):
+                    cursor = await self.connection.execute(sql, args or None)
+                    return Answer(await cursor.fetchall())
+            except TimeoutError as e:
+                await self.connection.close()
+                raise Away("The database has not answered for %d s." % (limit + 3)) from e
+            except psycopg.OperationalError as e:
+                if not self.connection.closed:
+                    return Answer(problem=words(e), state=e.sqlstate)
+                if last:
+                    raise Away(words(e)) from e
+                self.connection = await self.database.connect()
+            except psycopg.Error as e:
+                if self.connection.closed:
+                    raise Away(words(e)) from e
+                return Answer(problem=words(e), state=e.sqlstate)
+
+    async def act(self, actor, calls):
+        """Carries out calls in one transaction, in the name of an actor.  Returns the value of each, or throws psycopg.Error."""
+        await self.read("SELECT 1")
+        limit = self.database.action_timeout
+        try:
+            async with asyncio.timeout(limit + 3):
+                async with self.connection.transaction():
+                    run = self.connection.execute
+                    await run("SET TRANSACTION READ WRITE")
+                    await run("SELECT set_config('statement_timeout', %s, true), set_config('outbox.actor', %s, true)",
+                              ("%d ms" % (limit * 1000), actor))
+                    return [next(iter((await (await run(sql, args)).fetchone()).values())) for sql, args in calls]
+        except TimeoutError as e:
+            await self.connection.close()
+            raise Away("The database has not answered for %d s. Whether it was done is not known: look before you ask again."
+                       % (limit + 3)) from e
+        except psycopg.OperationalError as e:
+            if self.connection.closed:
+                raise Away("The connection was lost. Whether it was done is not known: look before you ask again.") from e
+            raise
+
+
+class Database:
+    """At most so many connections with one role.  They are made when they are needed."""
+
+    def __init__(self, conninfo, settings):
+        self.conninfo, self.idle = conninfo, []
+        self.read_timeout, self.action_timeout = settings.read_timeout, settings.action_timeout
+        self.places = asyncio.Semaphore(settings.connections)
+
+    async def connect(self):
+        """A new connection whose transactions read, unless they say otherwise."""
+        try:
+            async with asyncio.timeout(self.read_timeout + 1):
+                connection = await psycopg.AsyncConnection.connect(
+                    self.conninfo, autocommit=True, row_factory=dict_row, connect_timeout=3,
+                    application_name="outbox-console")
+                await connection.execute(
+                    "SELECT set_config('default_transaction_read_only', 'on', false),"
+                    " set_config('statement_timeout', %s, false), set_config('lock_timeout', '1s', false),"
+                    " set_config('idle_in_transaction_session_timeout', '60s', false),"
+                    " set_config('TimeZone', 'UTC', false), set_config('IntervalStyle', 'postgres', false),"
+                    " set_config('search_path', 'pg_catalog, pg_temp', false), set_config('jit', 'off', false)",
+                    ("%d ms" % (self.read_timeout * 1000),))
+                return connection
+        except TimeoutError as e:
+            raise Away("The database does not answer.") from e
+        except psycopg.Error as e:
+            raise Away(plain(str(e))) from e
+
+    @contextlib.asynccontextmanager
+    async def session(self):
+        """A session, whose connection goes back when the page is done."""
+        try:
+            await asyncio.wait_for(self.places.acquire(), 5)
+        except TimeoutError as e:
+            raise Away("All connections of the console are busy.") from e
+        session = None
+        try:
+            session = Session(self, self.idle.pop() if self.idle else await self.connect())
+            yield session
+        finally:
+            if session and not session.connection.closed:
+                if session.connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
+                    self.idle.append(session.connection)
+                else:
+                    await session.connection.close()
+            self.places.release()
+
+    async def close(self):
+        """Ends the connections that are not in use."""
+        while self.idle:
+            await self.idle.pop().close()
+
+
+def plain(message):
+    """libpq's message about a connection: the last line of it, which says why."""
+    lines = [line.strip() for line in message.strip().split("\n") if line.strip()]
+    return lines[0].split("FATAL:")[-1].strip().capitalize() if lines else "No connection."
