@@ -1,5 +1,5 @@
 -- What an application does and sees: emit, insert, read back, roll back, and be refused.
--- 161_stub runs this once more with sql/source.sql in the place of the extension.
+-- 161_source runs this once more with sql/source.sql in the place of the extension.
 \set SHOW_CONTEXT never
 SET client_min_messages = error;
 SELECT to_regnamespace('outbox') IS NULL AS missing \gset

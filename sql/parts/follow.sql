@@ -104,9 +104,49 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox.copy_source IS 'Makes events of what a source had when the snapshot was taken, and returns how many rows it read';
 
+-- A slot begins when each transaction that has a number there, in any database, has ended. The
+-- source is asked again after 1, 2, 4 ... seconds: the caller learns which transaction it waits for.
+CREATE FUNCTION outbox.create_source_slot(name text, conninfo text, slot text, timeout interval) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    ends CONSTANT timestamptz := clock_timestamp() + timeout;
+    ms int4 := 1000;
+    oldest text;
+BEGIN
+    LOOP
+        BEGIN
+            PERFORM outbox.ask_source(conninfo, format(
+                'SELECT ARRAY[s.slot_name::text] FROM set_config(''lock_timeout'', %L, true) c,'
+                ' LATERAL pg_create_logical_replication_slot(left(%L, 63 + length(c)), ''pgoutput'') s',
+                GREATEST(LEAST(ms, (extract(epoch FROM ends - clock_timestamp()) * 1000)::int4), 1)::text, slot));
+            RETURN;
+        EXCEPTION WHEN lock_not_available THEN
+            ms := LEAST(ms, 1000000) * 2;
+        END;
+        SELECT r[1] INTO oldest FROM outbox.ask_source(conninfo,
+            'SELECT ARRAY[COALESCE(''prepared transaction "'' || p.gid || ''"'','
+            ' concat(''a transaction of process '', l.pid, '', role '' || a.usename, '', database '' || a.datname))'
+            ' || COALESCE('', since '' || COALESCE(p.prepared, a.xact_start), '''')]'
+            ' FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid'
+            ' LEFT JOIN pg_prepared_xacts p ON p.transaction = l.transactionid'
+            ' WHERE l.locktype = ''transactionid'' AND l.mode = ''ExclusiveLock'' AND l.granted'
+            ' ORDER BY age(l.transactionid) DESC LIMIT 1') r;
+        IF clock_timestamp() >= ends THEN
+            RAISE EXCEPTION 'source "%" has a transaction that stays open', name
+                USING ERRCODE = 'lock_not_available', DETAIL = oldest,
+                      HINT = 'A slot begins when it has ended. End it there, or pass a longer timeout.';
+        END IF;
+        RAISE NOTICE 'outbox.follow() waits for a transaction of source "%" to end', name
+            USING DETAIL = oldest;
+    END LOOP;
+END $$;
+COMMENT ON FUNCTION outbox.create_source_slot IS
+'Makes a replication slot at a source (55P03: a transaction there stays open for longer than the timeout)';
+
 -- Not SECURITY DEFINER: a connection string may name files of this server.
 CREATE FUNCTION outbox.follow(name text, conninfo text, publication text DEFAULT 'outbox',
-    keep interval DEFAULT '1 day') RETURNS int8
+    keep interval DEFAULT '1 day', timeout interval DEFAULT '1 minute') RETURNS int8
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
@@ -135,6 +175,10 @@ BEGIN
         RAISE EXCEPTION 'invalid keep: %', COALESCE(keep::text, 'null')
             USING ERRCODE = CASE WHEN keep IS NULL THEN 'null_value_not_allowed' ELSE 'invalid_parameter_value' END, COLUMN = 'keep',
                   HINT = 'Pass how long the source keeps events that were taken, like ''1 day''.';
+    ELSIF timeout IS NULL OR timeout NOT BETWEEN '0' AND '1 day' THEN
+        RAISE EXCEPTION 'invalid timeout: %', COALESCE(timeout::text, 'null')
+            USING ERRCODE = CASE WHEN timeout IS NULL THEN 'null_value_not_allowed' ELSE 'invalid_parameter_value' END, COLUMN = 'timeout',
+                  HINT = 'Pass how long to wait for transactions that are open at the source, up to ''1 day''.';
     ELSIF EXISTS (SELECT FROM outbox.followed f JOIN pg_subscription s ON s.oid = f.subscription
                   WHERE f.name = name AND NOT f.slot_lost) THEN
         RAISE EXCEPTION 'source "%" is followed already', name
@@ -192,7 +236,7 @@ BEGIN
     END IF;
     PERFORM outbox.ask_source(conninfo, format('SELECT ARRAY[pg_drop_replication_slot(slot_name)::text] FROM pg_replication_slots'
                                                ' WHERE slot_name = %L AND NOT active', slot));
-    PERFORM outbox.ask_source(conninfo, format('SELECT ARRAY[s.slot_name::text] FROM pg_create_logical_replication_slot(%L, ''pgoutput'') s', slot));
+    PERFORM outbox.create_source_slot(name, conninfo, slot, timeout);
     BEGIN
         -- What commits from here on comes by the slot, and so does some of what was before.
         SELECT r[1]::pg_snapshot INTO snapshot FROM outbox.ask_source(conninfo, 'SELECT ARRAY[pg_current_snapshot()::text]') r;

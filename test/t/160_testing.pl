@@ -1,4 +1,4 @@
-# The examples of doc/testing.md work without preloading, with it, and most of them with the stub.
+# The examples of doc/testing.md work with and without preloading, and most with sql/source.sql.
 # Without shared_preload_libraries, everything but delivery works.
 use strict;
 use warnings;
@@ -28,9 +28,9 @@ outbox.retention = '1 h'
 outbox.allowed_networks = '127.0.0.1/32'
 CONF
 $plain->start;
-my $stub = PostgreSQL::Test::Cluster->new('stub');
-$stub->init(extra => [ '--locale=C', '--encoding=UTF8' ]);
-$stub->start;
+my $source = PostgreSQL::Test::Cluster->new('source');
+$source->init(extra => [ '--locale=C', '--encoding=UTF8' ]);
+$source->start;
 
 sub plain_lines
 {
@@ -53,7 +53,7 @@ sub run_page
 		next if $language eq 'sql preloaded' && !$has{worker};
 		if ($language =~ /^sql/)
 		{
-			next if $code =~ /CREATE EXTENSION/ && $has{stub};
+			next if $code =~ /CREATE EXTENSION/ && $has{source};
 			$code =~ s/127\.0\.0\.1:8080/127.0.0.1:$receiver->{port}/;
 			my $ok = IPC::Run::run([ 'psql', '-XqP', 'pager=off', '-v', 'ON_ERROR_STOP=1', '-d', $node->connstr('postgres'), '-f', '-' ],
 				'<', \$code, '>', \$last, '2>', \my $err);
@@ -63,7 +63,7 @@ sub run_page
 		elsif ($language eq 'text') { is(plain_lines($last), plain_lines($code), "$name: $of: the output") }
 		elsif ($language eq 'console')
 		{
-			next unless $has{stub};
+			next unless $has{source};
 			my ($command) = $code =~ /^\$ (psql .*)$/ or die $code;
 			$command =~ s/-d shop_test/-d '@{[ $node->connstr('postgres') ]}'/;
 			is(system("cd '$top' && $command -q"), 0, "$name: $of: $command");
@@ -75,9 +75,9 @@ sub run_page
 	return;
 }
 
-# The stub comes last on the page, and is needed first.
+# sql/source.sql comes last on the page, and is needed first.
 push @blocks, shift @blocks while $blocks[0][0] ne 'console';
-run_page($stub, stub => 1);
+run_page($source, source => 1);
 push @blocks, shift @blocks;
 run_page($plain);
 run_page($preloaded, worker => 1);

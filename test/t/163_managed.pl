@@ -3,33 +3,18 @@ use strict;
 use warnings;
 
 use OutboxTest;
+use OutboxTest::Followed;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $source = PostgreSQL::Test::Cluster->new('source');
-$source->init(allows_streaming => 'logical', extra => [ '--locale=C', '--encoding=UTF8' ]);
-$source->append_conf('postgresql.conf', "shared_preload_libraries = ''\n");
-$source->start;
+my $servers = OutboxTest::Followed->new(ready => 0, streaming => 1);
+my ($source, $follower, $receiver, $conninfo) = @$servers{qw(source follower receiver conninfo)};
 
-# As on a server of a provider: the owner of the database is no superuser.
-$source->safe_psql('postgres', 'CREATE ROLE provided LOGIN; CREATE ROLE outbox_follower LOGIN; CREATE ROLE shop_app LOGIN');
-$source->safe_psql('postgres', 'CREATE DATABASE shop OWNER provided');
-my $follower = outbox_node('follower', streaming => 1, conf => "wal_retrieve_retry_interval = '100 ms'\n");
-my $receiver = OutboxTest::Receiver->new('main');
-my $conninfo = $source->connstr('shop') . ' user=outbox_follower';
-
-sub at_source
-{
-	my ($sql, $role) = @_;
-	return $source->safe_psql('shop', $sql, extra_params => [ '-U', $role // 'provided' ]);
-}
-
-sub ask { return $follower->safe_psql('postgres', $_[0]) }
-
-sub quoted { return "'" . $_[0] =~ s/'/''/gr . "'" }
-
-sub follow { return 'SELECT outbox.follow(' . quoted('shop') . ', ' . quoted($conninfo) . ')' }
+sub at_source { return $servers->at_source(@_) }
+sub ask { return $servers->ask(@_) }
+sub quoted { return OutboxTest::Followed::quoted(@_) }
+sub follow { return $servers->follow_sql(@_) }
 
 # --- What is missing is said, one thing after the other
 
@@ -49,12 +34,20 @@ refused(follow(), '55000', 'no schema outbox of sql/source.sql', 'a server that 
 my $page = slurp_file("$top/doc/follow.md");
 my ($console, $rights, $start) = $page =~ /^```(?:console|sql publisher|sql subscriber)\n(.*?)^```$/msg;
 like($console, qr{^\$ psql -d shop -f sql/source\.sql$}m, 'doc/follow.md has its examples');
-is($source->psql('shop', "\\i $top/sql/source.sql", extra_params => [ '-q', '-U', 'provided' ], on_error_stop => 1), 0, 'its owner installs the source');
+is($servers->install, 0, 'its owner installs the source');
 refused(follow(), '55000', 'grant_follow', 'a role without rights');
 at_source($rights);
 refused("SELECT outbox.follow('shop', 'host=localhost password=x')", '22023', 'password', 'a password');
 refused("SELECT outbox.follow('Shop', 'host=localhost')", '22023', 'invalid name', 'a name');
 refused("SELECT outbox.follow('shop', " . quoted($follower->connstr('postgres')) . ')', '55000', 'this server', 'itself');
+# A slot begins where no transaction is open.  (Without a bound this call waited as long as the transaction.)
+my $open = $source->background_psql('shop', on_error_stop => 1);
+my $pid = $open->query_safe('BEGIN; CREATE TEMP TABLE t (); SELECT pg_backend_pid()');
+refused(follow("timeout => '0'"), '55P03', "process $pid", 'a transaction that stays open there');
+$servers->provider('GRANT pg_read_all_stats TO outbox_follower');
+my (undef, undef, $told) = $follower->psql('postgres', follow("timeout => '1500 ms'"));
+like($told, qr/NOTICE: .* waits .*process $pid, .* since .*ERROR: /s, 'it is told while follow() waits');
+$open->quit;
 is(at_source('SELECT count(*) FROM pg_replication_slots'), 0, 'no slot is left there');
 
 # --- From the source to the receiver

@@ -6,6 +6,7 @@ use warnings;
 
 use IPC::Run qw(start);
 use OutboxTest;
+use OutboxTest::Followed;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -17,19 +18,13 @@ srand $seed;
 diag("SEED=$seed");
 alarm 300 + 30 * $rounds;
 
-my $source = PostgreSQL::Test::Cluster->new('source');
-$source->init(allows_streaming => 'logical', extra => [ '--locale=C', '--encoding=UTF8' ]);
-$source->append_conf('postgresql.conf', "wal_sender_timeout = '5s'\nmax_connections = 50\n");
-$source->start;
-my $follower = outbox_node('follower', conf => "wal_retrieve_retry_interval = '100 ms'\nrestart_after_crash = on\n");
-my $receiver = OutboxTest::Receiver->new('main');
-my $conninfo = $source->connstr('postgres');
+my $servers = OutboxTest::Followed->new(source => "wal_sender_timeout = '5s'\n", follower => "restart_after_crash = on\n");
+my ($source, $follower, $receiver) = @$servers{qw(source follower receiver)};
 
-sub at_source { return $source->safe_psql('postgres', $_[0]) }
-sub ask { return $follower->safe_psql('postgres', $_[0]) }
-sub follow { return ask("SELECT outbox.follow('shop', '" . $conninfo =~ s/'/''/gr . "', keep => '0')") }
+sub at_source { return $servers->provider(@_) }
+sub ask { return $servers->ask(@_) }
+sub follow { return $servers->follow("keep => '0'") }
 
-$source->psql('postgres', "\\i $top/sql/source.sql", on_error_stop => 1);
 at_source('CREATE TABLE ledger (k int, n int, id uuid, PRIMARY KEY (k, n))');
 endpoint($follower, $receiver, 'all', '/ok/all', 'max_in_flight => 8');
 follow();
@@ -63,8 +58,9 @@ my @ways = sort keys %way;
 my %done;
 foreach my $round (1 .. $rounds)
 {
-	my $load = start [ 'pgbench', '-n', '-T', 2, '-c', 3, '-R', 300, '-f', $script, '-d', $source->connstr('postgres') ],
-	  '>', \my $out, '2>', \my $err;
+	# Into a file: nothing reads a pipe while another program runs.  -d would be the option for debugging.
+	my $load = start [ 'pgbench', '-n', '-T', 2, '-c', 3, '-R', 300, '-f', $script, $source->connstr('shop') ],
+	  '>', "$script.log", '2>&1';
 	usleep(200_000 + rand 1_500_000);
 	my $name = $ways[ rand @ways ];
 	$way{$name}->();

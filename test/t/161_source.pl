@@ -8,17 +8,17 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $dir = PostgreSQL::Test::Utils::tempdir('stub');
+my $dir = PostgreSQL::Test::Utils::tempdir('source');
 my $node = PostgreSQL::Test::Cluster->new('main');
 $node->init(extra => [ '--locale=C', '--encoding=UTF8' ]);
 $node->start;
 
 # As on a server of a provider: the role that has the database is no superuser.
 $node->safe_psql('postgres', 'CREATE ROLE provided LOGIN CREATEROLE');
-$node->safe_psql('postgres', "CREATE DATABASE $_ OWNER provided") foreach qw(stub real);
+$node->safe_psql('postgres', "CREATE DATABASE $_ OWNER provided") foreach qw(source real);
 my ($rc, $out, $err) =
-  $node->psql('stub', "\\i $top/sql/source.sql", extra_params => [ '-q', '-U', 'provided' ], on_error_stop => 1);
-is($rc, 0, 'its owner installs the stub');
+  $node->psql('source', "\\i $top/sql/source.sql", extra_params => [ '-q', '-U', 'provided' ], on_error_stop => 1);
+is($rc, 0, 'its owner installs it');
 is("$out$err", '', 'without a word');
 $node->safe_psql('real', 'SET client_min_messages = error; CREATE EXTENSION outbox');
 
@@ -34,7 +34,7 @@ sub regress
 	return;
 }
 regress('real');
-regress('stub', '--user=provided');
+regress('source', '--user=provided');
 
 # What emit.sql has refused, with the whole error
 my ($refusals) = slurp_file("$top/sql/emit.sql") =~ /^(DO \$\$\n.*?^\$\$;\n)/ms or die 'emit.sql';
@@ -43,12 +43,12 @@ sub refused
 	my ($dbname, $user) = @_;
 	my (undef, undef, $said) = $node->psql($dbname, $refusals, extra_params => [ '-q', '-U', $user ]);
 
-	# The place in the stub's own function
+	# The place in a function of sql/source.sql
 	return $said =~ s/^psql:<stdin>:\d+: //gmr;
 }
 my $real = refused('real', $node->safe_psql('real', 'SELECT current_user'));
 cmp_ok(scalar(() = $real =~ /^INFO:/mg), '>', 30, 'the extension refuses much');
-is(refused('stub', 'provided'), $real, 'and the stub refuses the same');
+is(refused('source', 'provided'), $real, 'and sql/source.sql refuses the same');
 
 # What can be called, and what has columns
 sub surface
@@ -61,7 +61,7 @@ SELECT attrelid::regclass || ' ' || attname || ' ' || format_type(atttypid, attt
 WHERE attrelid = 'outbox.outgoing'::regclass AND attnum > 0 ORDER BY attnum;
 SQL
 }
-is(surface('stub'), surface('real'), 'functions and view have the same signatures');
+is(surface('source'), surface('real'), 'functions and view have the same signatures');
 
 # It is not put beside the extension
 ($rc, $out, $err) = $node->psql('real', "\\i $top/sql/source.sql", on_error_stop => 1);

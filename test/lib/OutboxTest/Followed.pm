@@ -1,0 +1,80 @@
+package OutboxTest::Followed;
+
+# A server without the library, as a provider has it, a follower that delivers its events, and
+# a receiver.  At the source role provided owns database shop, outbox_follower follows, and
+# shop_app emits.
+
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+
+# Options: source and follower: lines for postgresql.conf; ready => 0: sql/source.sql is not
+# installed and no right is granted; streaming => 1: the follower may have a standby.
+sub new
+{
+	my ($class, %arg) = @_;
+	my $source = PostgreSQL::Test::Cluster->new('source', $arg{install_path} ? (install_path => $arg{install_path}) : ());
+	my $self = bless { source => $source }, $class;
+
+	$source->init(allows_streaming => 'logical', extra => [ '--locale=C', '--encoding=UTF8' ]);
+	$source->append_conf('postgresql.conf', "shared_preload_libraries = ''\nmax_connections = 50\n" . ($arg{source} // ''));
+	$source->start;
+	$source->safe_psql('postgres', 'CREATE ROLE provided LOGIN; CREATE ROLE outbox_follower LOGIN; CREATE ROLE shop_app LOGIN');
+	$source->safe_psql('postgres', 'CREATE DATABASE shop OWNER provided');
+	$self->{conninfo} = $source->connstr('shop') . ' user=outbox_follower';
+	$self->{follower} = outbox_node('follower', streaming => $arg{streaming} // 0,
+		conf => "wal_retrieve_retry_interval = '100 ms'\n" . ($arg{follower} // ''));
+	$self->{receiver} = OutboxTest::Receiver->new('main');
+	if ($arg{ready} // 1)
+	{
+		$source->safe_psql('postgres', 'ALTER ROLE outbox_follower REPLICATION');
+		$self->install == 0 or die "sql/source.sql failed\n";
+		$self->at_source("SELECT outbox.grant_emit('shop_app'); SELECT outbox.grant_follow('outbox_follower')");
+	}
+	return $self;
+}
+
+# As the owner of the database, who is no superuser.  Returns 0 if all went well.
+sub install
+{
+	my ($self) = @_;
+	return scalar $self->{source}->psql('shop', "\\i $top/sql/source.sql", extra_params => [ '-q', '-U', 'provided' ], on_error_stop => 1);
+}
+
+sub at_source
+{
+	my ($self, $sql, $role) = @_;
+	return $self->{source}->safe_psql('shop', $sql, extra_params => [ '-U', $role // 'provided' ]);
+}
+
+# As a superuser of the source
+sub provider
+{
+	my ($self, $sql) = @_;
+	return $self->{source}->safe_psql('shop', $sql);
+}
+
+sub ask
+{
+	my ($self, $sql) = @_;
+	return $self->{follower}->safe_psql('postgres', $sql);
+}
+
+sub quoted { return "'" . $_[0] =~ s/'/''/gr . "'" }
+
+# The statement that follows the source.  More is SQL: "keep => '0'".
+sub follow_sql
+{
+	my ($self, $more) = @_;
+	return "SELECT outbox.follow('shop', " . quoted($self->{conninfo}) . ($more ? ", $more)" : ')');
+}
+
+sub follow
+{
+	my ($self, $more) = @_;
+	return $self->ask($self->follow_sql($more));
+}
+
+1;
