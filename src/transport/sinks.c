@@ -323,7 +323,7 @@ load_sink(Sink *sink, bool start)
 }
 
 void
-outbox_sinks_load(const OutboxServices *given, void (*worked)(int32_t endpoint),
+outbox_sinks_load(const OutboxServices *given, bool (*worked)(int32_t endpoint),
 				  bool (*owes)(int32_t endpoint))
 {
 	const char *list = outbox_sinks;

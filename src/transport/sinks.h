@@ -31,7 +31,7 @@ extern const char *outbox_sinks_check_url(const char *url, const char **hint);
  * webhooks cannot be sent.
  */
 extern void outbox_sinks_load(const OutboxServices *given,
-							  void (*worked)(int32_t endpoint),
+							  bool (*worked)(int32_t endpoint),
 							  bool (*owes)(int32_t endpoint));
 
 /*

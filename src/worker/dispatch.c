@@ -280,7 +280,7 @@ outbox_dispatch_init(OutboxEnded callback)
 	outbox_sinks_load(&(OutboxServices){.done = done,
 										.serves = outbox_watchdog_serves,
 										.thread_serves = outbox_watchdog_thread_serves},
-					  outbox_watchdog_worked, outbox_slots_owes);
+					  outbox_watchdog_worked, outbox_watchdog_owes);
 }
 
 /* Starts a request of the endpoint. */

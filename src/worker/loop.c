@@ -44,9 +44,11 @@ outbox_loop_place_of(int32 id)
 OutboxEndpoint *
 outbox_loop_find(int32 id)
 {
-	int place = outbox_loop_place_of(id);
+	static int last; /* where one was found: most are asked for several times in a row */
 
-	if (place == outbox_loop.roster.n || outbox_loop.roster.endpoints[place]->id != id)
+	if (last >= outbox_loop.roster.n || outbox_loop.roster.endpoints[last]->id != id)
+		last = outbox_loop_place_of(id);
+	if (last == outbox_loop.roster.n || outbox_loop.roster.endpoints[last]->id != id)
 		return NULL;
-	return outbox_loop.roster.endpoints[place];
+	return outbox_loop.roster.endpoints[last];
 }

@@ -196,25 +196,26 @@ outbox_slots_end(OutboxEndpoint *ep, int64 least, TimestampTz begun, TimestampTz
 	return until;
 }
 
-void
-outbox_slots_work(int32 endpoint_id, int64 usec)
+bool
+outbox_slots_work(int32 endpoint_id, int64 usec, TimestampTz now)
 {
 	OutboxEndpoint *ep = outbox_loop_find(endpoint_id);
-	TimestampTz		now = GetCurrentTimestamp();
 
 	if (ep == NULL || ep->lists->flow.in_flight == 0)
-		return;
+		return false;
 	outbox_flow_work(&ep->lists->flow, usec, now);
-	if (ep->lists->flow.paid_at > now)
-		outbox_endpoint_note_lack(ep, LACKS_TIME, ep->lists->flow.paid_at);
+	if (ep->lists->flow.paid_at <= now)
+		return false;
+	outbox_endpoint_note_lack(ep, LACKS_TIME, ep->lists->flow.paid_at);
+	return true;
 }
 
 bool
-outbox_slots_owes(int32 endpoint_id)
+outbox_slots_owes(int32 endpoint_id, TimestampTz now)
 {
 	OutboxEndpoint *ep = outbox_loop_find(endpoint_id);
 
-	return ep && ep->lists->flow.paid_at > GetCurrentTimestamp();
+	return ep && ep->lists->flow.paid_at > now;
 }
 
 /* An endpoint that rests has no flow.  Its tenant has one. */

@@ -58,10 +58,10 @@ extern void outbox_slots_limits_changed(OutboxTenant *t);
  * 'begun'.  It counts as so many µs of slot-time at least.
  */
 extern void outbox_slots_begin(OutboxEndpoint *ep, size_t bytes, TimestampTz now);
-extern void outbox_slots_work(int32 endpoint_id, int64 usec);
+extern bool outbox_slots_work(int32 endpoint_id, int64 usec, TimestampTz now);
 
 /* True if it has taken more work than it may. */
-extern bool		   outbox_slots_owes(int32 endpoint_id);
+extern bool		   outbox_slots_owes(int32 endpoint_id, TimestampTz now);
 extern TimestampTz outbox_slots_end(OutboxEndpoint *ep, int64 least, TimestampTz begun,
 									TimestampTz now);
 

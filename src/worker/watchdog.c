@@ -47,7 +47,13 @@
 #define SAME_PLACE 100
 #define TRIES_MAX 1000
 
-#define BRIEF 200 /* µs of work that are not asked for twice */
+#define BRIEF 100 /* µs of work for which the processor's time is not asked for */
+
+/*
+ * Of so many reports in a row that the library still works for the same endpoint, one reads
+ * the clock.  To read it each time would take a twentieth of a request's time.
+ */
+#define REPORTS 8
 
 #define SIGNAL SIGVTALRM /* PostgreSQL does not use it */
 
@@ -112,17 +118,18 @@ static int64 brief; /* µs of brief calls since the processor's time was asked f
 /*
  * Returns the µs that the process has worked since the last call.  What took long may
  * have been a wait for a processor, which is no work.  So the processor's time is asked
- * for then, and if 'ask' is true.
+ * for then.  Between calls into a library there may be brief waits, which would count as
+ * work, so there it is asked for after some of them, too.
  */
 static int64
-worked(bool ask)
+worked(void)
 {
 	static int64 processor_since;
 	TimestampTz	 now = GetCurrentTimestamp();
 	int64		 usec = Max(now - since, 0);
 
 	since = now;
-	if (!ask && usec <= BRIEF)
+	if (usec <= BRIEF && (outbox_watchdog.inside || brief <= BRIEF))
 		brief += usec;
 	else
 	{
@@ -135,32 +142,47 @@ worked(bool ask)
 	return usec;
 }
 
-/* It is also called between brief waits, which would count as work. */
 int64
 outbox_watchdog_work(TimestampTz *now)
 {
-	int64 usec = worked(brief > BRIEF);
+	int64 usec = worked();
 
 	*now = since;
 	return usec;
 }
 
-void
+bool
+outbox_watchdog_charge(int32 endpoint_id)
+{
+	int64 usec = worked();
+
+	return endpoint_id != 0 && outbox_slots_work(endpoint_id, usec, since);
+}
+
+bool
 outbox_watchdog_worked(int32 endpoint_id)
 {
-	int64 usec = worked(!outbox_watchdog.inside);
+	static int reports;
 
-	if (endpoint_id != 0)
-		outbox_slots_work(endpoint_id, usec);
+	if (endpoint_id == outbox_watchdog.endpoint && ++reports % REPORTS != 0)
+		return false;
+	return outbox_watchdog_charge(endpoint_id);
+}
+
+bool
+outbox_watchdog_owes(int32 endpoint_id)
+{
+	return outbox_slots_owes(endpoint_id, since);
 }
 
 void
 outbox_watchdog_serves(int32 endpoint_id)
 {
-	outbox_watchdog_worked(outbox_watchdog.endpoint);
+	if (endpoint_id == outbox_watchdog.endpoint)
+		return;
+	(void) outbox_watchdog_charge(outbox_watchdog.endpoint);
 	/* It goes on with another endpoint, so a call of the library has returned. */
-	if (endpoint_id != outbox_watchdog.endpoint)
-		outbox_watchdog.call++;
+	outbox_watchdog.call++;
 	outbox_watchdog.endpoint = endpoint_id;
 }
 

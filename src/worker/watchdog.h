@@ -36,8 +36,15 @@ extern void outbox_watchdog_start_ticking(void);
 extern void outbox_watchdog_serves(int32 endpoint_id);
 extern void outbox_watchdog_thread_serves(const volatile int32_t *endpoint);
 
-/* The library has worked for this endpoint since the last call. */
-extern void outbox_watchdog_worked(int32 endpoint_id);
+/*
+ * The functions 'worked' and 'owes' of outbox_sinks_load().  The library has worked for this
+ * endpoint until now.  Both return true if it has taken more work than it may.
+ */
+extern bool outbox_watchdog_worked(int32 endpoint_id);
+extern bool outbox_watchdog_owes(int32 endpoint_id);
+
+/* Charges the endpoint (0: none) for the work since the last call, and returns the same. */
+extern bool outbox_watchdog_charge(int32 endpoint_id);
 
 /*
  * Returns the µs that the process has worked, and not waited for a processor, since the last
@@ -49,7 +56,7 @@ extern int64 outbox_watchdog_work(TimestampTz *now);
 static inline void
 outbox_watchdog_enter(int32 endpoint_id)
 {
-	outbox_watchdog_worked(0);
+	(void) outbox_watchdog_charge(0);
 	outbox_watchdog.call++;
 	outbox_watchdog.endpoint = endpoint_id;
 	outbox_watchdog.inside = true;
@@ -71,7 +78,7 @@ outbox_watchdog_blamed(void)
 static inline void
 outbox_watchdog_leave(void)
 {
-	outbox_watchdog_worked(outbox_watchdog.endpoint);
+	(void) outbox_watchdog_charge(outbox_watchdog.endpoint);
 	outbox_watchdog.inside = false;
 }
 

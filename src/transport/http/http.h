@@ -44,7 +44,7 @@ extern const char *outbox_http_profile(const OutboxTarget *target, OutboxProfile
 /* Stores in 'services' the functions by which a sink bounds a peer's work for libcurl. */
 extern void outbox_http_peer_services(OutboxServices *services);
 extern void outbox_http_rest_services(OutboxServices *services,
-									  void (*worked)(int32_t endpoint),
+									  bool (*worked)(int32_t endpoint),
 									  bool (*owes)(int32_t endpoint));
 
 /* True if libcurl's text says that the receiver does not speak this version of HTTP. */

@@ -14,7 +14,7 @@ static OutboxRest resting = {.previous = &resting, .next = &resting};
 static int64	  look_at; /* ms */
 
 static void (*serves)(int32_t endpoint);
-static void (*endpoint_worked)(int32_t endpoint);
+static bool (*endpoint_worked)(int32_t endpoint);
 static bool (*endpoint_owes)(int32_t endpoint);
 
 static bool
@@ -35,8 +35,7 @@ push(OutboxRest *r)
 void
 outbox_http_rest_worked(OutboxRest *r, bool connected)
 {
-	endpoint_worked(r->endpoint);
-	if (r->rests || !connected || !endpoint_owes(r->endpoint))
+	if (!endpoint_worked(r->endpoint) || r->rests || !connected)
 		return;
 	r->paused = true;
 	if (curl_easy_pause(r->easy, CURLPAUSE_ALL) != CURLE_OK)
@@ -109,7 +108,7 @@ outbox_http_rests_deadline(void)
 }
 
 void
-outbox_http_rest_services(OutboxServices *services, void (*worked)(int32_t endpoint),
+outbox_http_rest_services(OutboxServices *services, bool (*worked)(int32_t endpoint),
 						  bool (*owes)(int32_t endpoint))
 {
 	serves = services->serves;
