@@ -219,6 +219,15 @@ async def discard(session, form):
 
 async def resend(session, form):
     """Sends a delivered event again."""
+    picks = [p.split(" ", 1) for p in form.all("pick")]
+    if picks:
+        events = [Form([("event", p[-1])]).event() for p in picks[:MOST]]
+        back = page(picks[0][0])
+        return Plan("Send %s again" % count(len(events), "event"),
+                    ["The receiver gets %s again, with the same ids. It has to bear repetitions." % count(len(events), "event")],
+                    "Send again", back,
+                    [("SELECT count(*) FROM unnest(%s::text[], %s::uuid[]) d (endpoint, event), LATERAL outbox.resend(d.endpoint, d.event)",
+                      ([p[0] for p in picks[:MOST]], events))], lambda v: "%s on the way again." % count(v[0], "event is", "events are"))
     name, event = form.need("endpoint"), form.event()
     return Plan("Send this event to %s again" % name,
                 ["The receiver of %s gets the event again, with the same id. It has to bear a repetition." % name],

@@ -93,6 +93,11 @@ class Console:
             template, screen = SCREENS[path]
             async with source.session() as session:
                 context = await screen(session, form)
+            if template is None:
+                return Response(context, media_type="application/octet-stream", headers={
+                    "Content-Disposition": 'attachment; filename="payload"', "Content-Security-Policy": "sandbox; default-src 'none'"})
+            if context.get("go"):
+                return RedirectResponse(context["go"], 303)
             return self.render(request, template, user, screen=path, **context)
         name = request.path_params["action"]
         if name not in ACTIONS:

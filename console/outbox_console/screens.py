@@ -12,6 +12,8 @@ from .database import Answer
 
 PAGE = 50
 NEWEST = 50000      # events that a search without an index looks at
+COUNTED = 5000      # dead letters that are counted by reason
+SHOWN = 20000       # bytes of a payload on a page
 
 
 def now():
@@ -131,6 +133,199 @@ async def endpoint(session, q):
             "charts": await figures(session, name), "means": words.ENDPOINT_STATES, "statuses": words.STATUSES}
 
 
+EVENT = """
+SELECT id, created_at, expires_at, topic, type, key, tenant, headers::text AS headers_text, content_type, test_of, forgotten,
+       octet_length(payload::text) AS payload_size, left(CASE WHEN octet_length(payload::text) < %s THEN jsonb_pretty(payload)
+       ELSE payload::text END, %s) AS payload_text, octet_length(body) AS body_size, encode(substring(body, 1, 256), 'hex') AS body_hex
+FROM outbox.all_events WHERE id = %s::uuid"""
+
+
+async def event_of(session, event):
+    """What an event holds, as far as a page shows it."""
+    answer = await session.read(EVENT, SHOWN, SHOWN, event)
+    for row in answer.rows:
+        shown = row["body_hex"] or ""
+        row["hex"] = "\n".join(" ".join(shown[i:i + 2] for i in range(n, min(n + 32, len(shown)), 2)) for n in range(0, len(shown), 32))
+        row["cut"] = (row["payload_size"] or 0) >= SHOWN or (row["body_size"] or 0) > 256
+    return answer
+
+
+def lane(delivery, attempts):
+    """The attempts of a delivery, and the next one, on a line of time."""
+    begin, end = delivery["created_at"], now()
+    marks = []
+    for a in attempts:
+        marks.append((a["started_at"], a["duration_ms"] / 1000, "good" if not a["error"] else "bad"))
+        end = max(end if delivery["status"] != "delivered" else begin, a["started_at"] + datetime.timedelta(milliseconds=a["duration_ms"]))
+    if delivery["next_attempt_at"]:
+        marks.append((delivery["next_attempt_at"], 0, "next"))
+        end = max(end, delivery["next_attempt_at"])
+    return {"picture": chart.lane(marks, begin, end), "begin": begin, "end": end} if marks else None
+
+
+async def delivery(session, q):
+    """One event at one endpoint: what was sent and answered, and what comes next."""
+    name, event = q.need("endpoint"), q.event()
+    found = await session.read("SELECT * FROM outbox.deliveries WHERE event_id = %s::uuid AND endpoint = %s", event, name)
+    if not found.problem and not found.row:
+        raise Refused("%s has no delivery of this event. See the event itself: /event/%s says at which endpoints it is, and why not here." % (name, event))
+    attempts = await session.read("SELECT * FROM outbox.attempts_page(%s, event => %s::uuid, page_size => 100)", name, event)
+    attempts.rows = [a for a in attempts.rows if a["event_id"]]
+    d, head = found.row, None
+    if d and d["status"] == "blocked":
+        head = (await session.read("SELECT h.event_id, h.status FROM outbox.deliveries_page(%s, status => 'retrying', page_size => 1000) h"
+                                   " WHERE h.key = %s ORDER BY h.seq LIMIT 1", name, d["key"])).row
+    return {"name": name, "event_id": event, "delivery": found, "attempts": attempts, "head": head, "event": await event_of(session, event),
+            "lane": lane(d, attempts.rows) if d else None, "means": words.STATUSES, "reasons": words.REASONS,
+            "stats": (await session.read("SELECT state, reason, next_attempt_at FROM outbox.stats WHERE endpoint = %s", name)).row,
+            "settings": (await session.read("SELECT url, format, headers, max_attempts, timeout::text AS timeout_text FROM outbox.endpoints"
+                                            " WHERE name = %s", name)).row}
+
+
+# Why an event is not for an endpoint, for those that its tenant could have.
+JUDGED = """
+SELECT p.name, p.topics, p.filter::text AS filter_text, p.created_at > e.created_at AS younger,
+       p.tenant IS NULL OR COALESCE(p.tenant = e.tenant, false) AS tenant_matches,
+       outbox.topic_in(e.topic, p.topics) AS topic_matches, outbox.filter_matches(e.payload, p.filter) AS filter_matches
+FROM outbox.all_events e CROSS JOIN outbox.endpoints p
+WHERE e.id = %s::uuid AND (p.tenant IS NULL OR p.tenant = e.tenant) AND p.name <> ALL (%s) ORDER BY p.tenant NULLS LAST, p.name LIMIT %s"""
+
+
+async def event(session, q):
+    """One event: what it holds, what became of it at each endpoint, and why it is not for the others."""
+    number = q.event()
+    deliveries = await session.read("SELECT * FROM outbox.deliveries WHERE event_id = %s::uuid ORDER BY endpoint LIMIT %s", number, PAGE + 1)
+    deliveries.rows, more = limit(deliveries.rows)
+    found = await event_of(session, number)
+    if not found.problem and not deliveries.problem and not found.rows and not deliveries.rows:
+        raise Refused("There is no event %s. Its transaction has not committed, or was rolled back, or it was delivered and is older than what is kept." % number)
+    others = await session.read(JUDGED, number, [d["endpoint"] for d in deliveries.rows], PAGE)
+    return {"event_id": number, "event": found, "deliveries": deliveries, "more": more, "others": others}
+
+
+async def payload(session, q):
+    """All of a payload, as it is."""
+    answer = await session.read("SELECT COALESCE(convert_to(payload::text, 'UTF8'), body) AS bytes FROM outbox.all_events WHERE id = %s::uuid", q.event())
+    if not answer.row or answer.row["bytes"] is None:
+        raise Refused(answer.problem or "This event has no content any more.")
+    return answer.row["bytes"]
+
+
+NEAR = """
+SELECT *, min(created_at) OVER () AS oldest, count(*) OVER () AS looked FROM (
+    SELECT e.id, e.seq, e.created_at, e.topic, e.key, e.tenant FROM outbox.all_events e
+    WHERE e.seq < %s ORDER BY e.seq DESC LIMIT %s) n"""
+SEARCH = """
+WITH near AS MATERIALIZED (""" + NEAR + """)
+SELECT n.*, true AS found FROM (SELECT * FROM near WHERE key = %s OR topic = %s OR tenant = %s ORDER BY seq DESC LIMIT %s) n
+UNION ALL (SELECT n.*, false FROM near n ORDER BY seq LIMIT 1)"""
+
+
+async def search(session, q):
+    """Endpoints and tenants of this name, and the newest events with this key, topic or tenant."""
+    asked = q.get("q")
+    context = {"asked": asked, "endpoints": Answer(), "events": Answer(), "tenants": Answer(), "last": None, "go": None}
+    if not asked:
+        return context
+    try:
+        context["go"] = "/event/" + Form([("event", asked)]).event()
+        return context
+    except Refused:
+        pass
+    part = "%" + asked.replace("\\", "").replace("%", "\\%").replace("_", "\\_") + "%"
+    context["endpoints"] = await session.read("SELECT * FROM outbox.stats WHERE endpoint ILIKE %s ORDER BY endpoint LIMIT 20", part)
+    context["tenants"] = await session.read("SELECT tenant, count(*) AS endpoints FROM outbox.stats WHERE tenant ILIKE %s GROUP BY 1 ORDER BY 1 LIMIT 20", part)
+    before = q.get("before", "9223372036854775807")
+    if not before.isdecimal() or len(before) > 19:
+        raise Refused("%s is no place in the log." % before)
+    events = await session.read(SEARCH, int(before), NEWEST, asked, asked, asked, PAGE)
+    last = [r for r in events.rows if not r["found"]]
+    events.rows = [r for r in events.rows if r["found"]]
+    context.update(events=events, last=last[0] if last else None)
+    return context
+
+
+async def dead(session, q):
+    """Dead letters: how many by reason, and the newest ones."""
+    chosen = {n: q.get(n) for n in ("endpoint", "reason", "tenant")}
+    groups = await session.read(
+        "SELECT endpoint, reason, count(*) AS n, min(created_at) AS oldest, max(last_error) AS example FROM"
+        " (SELECT endpoint, reason, created_at, last_error FROM outbox.dead_letters LIMIT %s) d GROUP BY 1, 2 ORDER BY 3 DESC LIMIT 20", COUNTED)
+    total = await session.read("SELECT value AS n FROM outbox.metrics(0) WHERE name = 'outbox_deliveries' AND labels ->> 'status' = 'dead'")
+    rows = await session.read(
+        "SELECT event_id, seq, topic, key, tenant, endpoint, status, reason, attempts, last_error, created_at, false AS test FROM outbox.dead_letters"
+        " WHERE (%s = '' OR endpoint = %s) AND (%s = '' OR reason = %s) AND (%s = '' OR tenant = %s) AND seq < %s ORDER BY seq DESC, endpoint LIMIT %s",
+        *[v for n in chosen for v in (chosen[n], chosen[n])], int(q.get("before", "9223372036854775807")[:19]), PAGE + 1)
+    rows.rows, more = limit(rows.rows)
+    return {"chosen": chosen, "groups": groups, "total": total, "rows": rows, "reasons": words.REASONS, "counted": COUNTED,
+            "following": "/dead?" + urlencode({**chosen, "before": rows.rows[-1]["seq"]}) if more else None}
+
+
+async def tenants(session, q):
+    """Tenants by the share of their attempts that fails."""
+    usage = await session.read("SELECT tenant, delivered, failed_attempts FROM outbox.tenant_usage(date_trunc('hour', now()) - interval '1 day')")
+    since = "in the last day"
+    if usage.state == "42883":
+        usage, since = None, "since the endpoints were created"
+    endpoints = await session.read(
+        "SELECT tenant, count(*) AS endpoints, count(*) FILTER (WHERE state <> 'active') AS stopped, sum(delivered)::int8 AS delivered,"
+        " sum(failed_attempts)::int8 AS failed_attempts, sum(dead)::int8 AS dead, sum(pending + processing + retrying + blocked)::int8 AS waiting"
+        " FROM outbox.stats WHERE tenant IS NOT NULL GROUP BY tenant")
+    if usage and not usage.problem:
+        used = {r["tenant"]: r for r in usage.rows}
+        for row in endpoints.rows:
+            row.update({n: used.get(row["tenant"], {}).get(n, 0) for n in ("delivered", "failed_attempts")})
+    for row in endpoints.rows:
+        row["share"] = row["failed_attempts"] / max(row["delivered"] + row["failed_attempts"], 1)
+    endpoints.rows.sort(key=lambda r: (-r["share"], -(r["dead"] or 0), r["tenant"]))
+    return {"tenants": endpoints, "since": since, "shown": endpoints.rows[:200]}
+
+
+async def tenant(session, q):
+    """One tenant as it sees itself: its endpoints and its newest deliveries."""
+    name = q.need("name")
+    answer = await session.read("SELECT * FROM outbox.stats WHERE tenant = %s ORDER BY state = 'active', endpoint LIMIT %s", name, PAGE)
+    deliveries = await session.read("SELECT * FROM outbox.deliveries_page(tenant => %s, page_size => %s)", name, PAGE)
+    deliveries.rows = [d for d in deliveries.rows if d["event_id"]]
+    return {"name": name, "endpoints": answer, "deliveries": deliveries, "charts": await figures(session, None, name),
+            "limits": await session.read("SELECT max_in_flight, rate_limit, max_kept, max_kept_age::text AS max_kept_age FROM outbox.tenant_limits(%s)", name)}
+
+
+async def system(session, _):
+    """Workers, steps on hold, what was set aside, sources, sinks and space."""
+    return {"status": await session.read("SELECT *, retention::text AS retention_text, attempts_retention::text AS attempts_text FROM outbox.status"),
+            "workers": await session.read("SELECT * FROM outbox.workers ORDER BY datname, worker"),
+            "steps": await session.read("SELECT * FROM outbox.held_steps ORDER BY since LIMIT 200"),
+            "aside": await session.read("SELECT * FROM outbox.set_aside ORDER BY failed_at DESC LIMIT 200"),
+            "sources": await session.read("SELECT * FROM outbox.sources ORDER BY name"),
+            "replays": await session.read("SELECT * FROM outbox.replay_progress WHERE finished_at IS NULL ORDER BY started_at LIMIT 200"),
+            "forgets": await session.read("SELECT * FROM outbox.forget_progress ORDER BY requested_at DESC LIMIT 20"),
+            "sinks": await session.read("SELECT substring(url FROM '^(https?|[a-z0-9]+:aws|[a-z0-9]+)') AS sink, count(*) AS endpoints"
+                                        " FROM outbox.endpoints GROUP BY 1 ORDER BY 2 DESC"),
+            "retained": await session.read("SELECT endpoint, state, retained_bytes, oldest_pending_age FROM outbox.stats WHERE retained_bytes > 0"
+                                           " ORDER BY retained_bytes DESC LIMIT 5"),
+            "states": words.STATES}
+
+
+async def catalogue(session, _):
+    """The topics that are described."""
+    return {"types": await session.read("SELECT topic, description, schema::text AS schema_text, jsonb_pretty(example) AS example_text, changed_at"
+                                        " FROM outbox.event_types ORDER BY topic LIMIT 1000")}
+
+
+async def replay(session, q):
+    """How far a replay is."""
+    name, number, of = q.need("endpoint"), q.need("replay"), q.get("of")
+    answer = await session.read("SELECT * FROM outbox.replay_progress WHERE endpoint = %s AND replay_id::text = %s", name, number)
+    if not answer.problem and not answer.row:
+        raise Refused("There is no such replay any more.")
+    waits = await session.read("SELECT retrying, blocked, state FROM outbox.stats WHERE endpoint = %s", name)
+    return {"name": name, "number": number, "of": int(of) if of.isdecimal() and len(of) < 15 else None, "replay": answer, "waits": waits.row}
+
+
 SCREENS = {
     "/": ("overview.html", overview), "/endpoints": ("endpoints.html", endpoints), "/endpoint/{endpoint}": ("endpoint.html", endpoint),
+    "/delivery/{endpoint}/{event}": ("delivery.html", delivery), "/event/{event}": ("event.html", event), "/payload/{event}": (None, payload),
+    "/search": ("search.html", search), "/dead": ("dead.html", dead), "/tenants": ("tenants.html", tenants), "/tenant": ("tenant.html", tenant),
+    "/system": ("system.html", system), "/catalogue": ("catalogue.html", catalogue), "/replay/{endpoint}/{replay}": ("replay.html", replay),
 }
