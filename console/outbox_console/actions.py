@@ -143,10 +143,11 @@ async def test(session, form):
                 lambda v: "/delivery/%s/%s" % (quote(name, safe=""), v[0]))
 
 
-async def dead_count(session, name, topics, since):
-    """How many dead deliveries of an endpoint a filter finds: (number, is it all that can be counted)."""
+async def dead_count(session, name, topics, since, also_retrying):
+    """How many dead deliveries of an endpoint a filter finds (None: not known)."""
     if not topics and not since:
-        return (await stats(session, name))["dead"]
+        row = await stats(session, name)
+        return row["dead"] + (row["retrying"] if also_retrying else 0)
     answer = await session.read(
         "SELECT count(*) AS n FROM (SELECT FROM outbox.dead_letters WHERE endpoint = %s"
         " AND (%s::text[] IS NULL OR outbox.topic_in(topic, %s::text[]))"
@@ -154,7 +155,7 @@ async def dead_count(session, name, topics, since):
     return answer.row["n"] if answer.row else None
 
 
-async def chosen(session, form):
+async def chosen(session, form, also_retrying=False):
     """What retry and discard are asked for: (phrase, number or None, SQL of the calls' arguments, arguments, page)."""
     picks = [p.split(" ", 1) for p in form.all("pick")]
     if picks:
@@ -170,8 +171,8 @@ async def chosen(session, form):
                 "/delivery/%s/%s" % (quote(name, safe=""), event))
     topics = form.get("topics").replace(",", " ").split() or None
     since = form.time("since") if form.get("since") else None
-    n = await dead_count(session, name, topics, since)
-    phrase = "all dead letters of %s" % name
+    n = await dead_count(session, name, topics, since, also_retrying)
+    phrase = ("all that failed at %s, dead or not" if also_retrying else "all dead letters of %s") % name
     if topics:
         phrase += " with the topics %s" % " ".join(topics)
     if since:
@@ -184,7 +185,7 @@ def how_many(n):
     """A sentence about the number."""
     if n is None:
         return "How many these are could not be counted in time."
-    return "These are %s." % (("more than " if n > 100000 else "") + count(min(n, 100000) if n > 100000 else n, "delivery", "deliveries"))
+    return "%s more than %s." % ("These are", count(100000, "delivery", "deliveries")) if n == 100001 else "%s %s." % ("This is" if n == 1 else "These are", count(n, "delivery", "deliveries"))
 
 
 def call(function, source):
@@ -195,13 +196,13 @@ def call(function, source):
 
 async def retry(session, form):
     """Sends dead deliveries again."""
-    phrase, n, source, args, back = await chosen(session, form)
+    phrase, n, source, args, back = await chosen(session, form, True)
     inactive = None
     if form.get("endpoint"):
         row = await stats(session, form.get("endpoint"))
         inactive = row["state"] if row["state"] in ("paused", "disabled", "held") else None
     return Plan("Send %s again" % phrase,
-                ["Due now, and tried anew with all attempts: %s. Also those that wait for a retry." % phrase, how_many(n)]
+                ["Due now, and tried anew with all attempts: %s." % phrase, how_many(n)]
                 + (["The endpoint is %s: they are sent when it is resumed." % inactive] if inactive else []),
                 "Send again", back, [(call("retry", source), args)],
                 lambda v: "%s asked to be sent again." % (count(v[0], "delivery is", "deliveries are")))

@@ -11,6 +11,7 @@ from .actions import Form, Refused
 from .database import Answer
 
 PAGE = 50
+FEW = 20
 NEWEST = 50000      # events that a search without an index looks at
 COUNTED = 5000      # dead letters that are counted by reason
 SHOWN = 20000       # bytes of a payload on a page
@@ -52,7 +53,6 @@ def verdict(status, figure, endpoints):
     if status["state"] != "running":
         said = status["reason"] or words.STATES.get(status["state"], "")
         return "bad", "Nothing is sent: the state is %s." % status["state"], said
-    bad = [e for e in endpoints.rows if e["state"] != "active"]
     troubled = sum(figure.get(("outbox_endpoints", s), 0) for s in ("backing_off", "disabled", "held"))
     late = [e for e in endpoints.rows if e["state"] == "active" and e["oldest_pending_age"]
             and e["oldest_pending_age"] > datetime.timedelta(minutes=5)]
@@ -60,11 +60,10 @@ def verdict(status, figure, endpoints):
     if status["held_steps"]:
         return "bad", "Events are delivered, but a part of the work is on hold.", status["reason"] or ""
     if troubled:
-        first = next((e for e in bad if e["state"] in ("backing_off", "disabled", "held")), None)
-        why = "%s: %s" % (first["endpoint"], first["reason"] or first["last_error"] or first["state"]) if first else ""
-        one = troubled == 1
+        stopped = [e for e in endpoints.rows if e["state"] in ("backing_off", "disabled", "held")]
+        said = ["%s: %s." % (e["endpoint"], e["reason"] or e["last_error"] or e["state"]) for e in stopped[:3]]
         return "warn", "Events are delivered, but not to %s." % words.count(troubled, "endpoint"), \
-            why + ("" if one else ", and others")
+            " ".join(said) + (" The others are below." if troubled > 3 else "")
     if late:
         return "warn", "Events are delivered, but %s more than five minutes behind." % words.count(len(late), "endpoint is", "endpoints are"), \
             "%s: the oldest has waited for %s" % (late[0]["endpoint"], words.seconds(late[0]["oldest_pending_age"]))
@@ -79,7 +78,8 @@ def verdict(status, figure, endpoints):
 
 async def overview(session, _):
     """Is everything well, and where not."""
-    status = await session.read("SELECT * FROM outbox.status")
+    # Not retained_by, which looks at each of 20,000 endpoints.  The endpoints in trouble have what they retain.
+    status = await session.read("SELECT state, reason, log_bytes, held_steps FROM outbox.status")
     metrics = await session.read("SELECT name, labels, value FROM outbox.metrics(20)")
     figure, troubled = {}, []
     for row in metrics.rows:
@@ -94,7 +94,8 @@ async def overview(session, _):
     problem = status.problem or metrics.problem or endpoints.problem
     kind, sentence, why = ("unknown", "It is not known whether events are delivered.", problem) if problem \
         else verdict(status.row, figure, endpoints)
-    return {"status": status, "metrics": metrics, "figure": figure, "endpoints": endpoints, "verdict": (kind, sentence, why),
+    holder = max(endpoints.rows, key=lambda e: e["retained_bytes"] or 0, default=None)
+    return {"status": status, "metrics": metrics, "figure": figure, "holder": holder if holder and holder["retained_bytes"] else None, "endpoints": endpoints, "verdict": (kind, sentence, why),
             "total": sum(v for (n, _), v in figure.items() if n == "outbox_endpoints"), "charts": await figures(session)}
 
 
@@ -116,17 +117,16 @@ async def endpoint(session, q):
     if not row.problem and not row.row:
         raise Refused("There is no endpoint %s. It may have been dropped." % name)
     deliveries = await session.read("SELECT * FROM outbox.deliveries_page(%s, status => %s, before => %s, page_size => %s)",
-                                    name, status or None, q.get("before") or None, PAGE)
+                                    name, status or None, q.get("before") or None, FEW)
     cursor = deliveries.rows[-1]["cursor"] if deliveries.rows else None
     if deliveries.rows and deliveries.rows[-1]["event_id"] is None:
         deliveries.rows.pop()
-    elif len(deliveries.rows) < PAGE:
+    elif len(deliveries.rows) < FEW:
         cursor = None
     more = "?" + urlencode({"status": status, "before": cursor}) if cursor else None
     return {"name": name, "stats": row, "status": status, "deliveries": deliveries, "following": more,
-            "settings": await session.read("SELECT *, filter::text AS filter_text, config::text AS config_text, metadata::text AS metadata_text,"
-                                           " timeout::text AS timeout_text, max_age::text AS max_age_text, backoff_max::text AS backoff_text,"
-                                           " disable_after::text AS disable_text FROM outbox.endpoints WHERE name = %s", name),
+            "settings": await session.read("SELECT *, filter::text AS filter_text, config::text AS config_text, metadata::text AS metadata_text"
+                                           " FROM outbox.endpoints WHERE name = %s", name),
             "audit": await session.read("SELECT at, actor, role, action, before::text AS before_text, after::text AS after_text"
                                         " FROM outbox.endpoint_audit WHERE endpoint = %s ORDER BY change_id DESC LIMIT 20", name),
             "replays": await session.read("SELECT * FROM outbox.replay_progress WHERE endpoint = %s ORDER BY started_at DESC LIMIT 5", name),
@@ -152,11 +152,11 @@ async def event_of(session, event):
 
 def lane(delivery, attempts):
     """The attempts of a delivery, and the next one, on a line of time."""
-    begin, end = delivery["created_at"], now()
+    begin = end = delivery["created_at"]
     marks = []
     for a in attempts:
         marks.append((a["started_at"], a["duration_ms"] / 1000, "good" if not a["error"] else "bad"))
-        end = max(end if delivery["status"] != "delivered" else begin, a["started_at"] + datetime.timedelta(milliseconds=a["duration_ms"]))
+        end = max(end, a["started_at"] + datetime.timedelta(milliseconds=a["duration_ms"]))
     if delivery["next_attempt_at"]:
         marks.append((delivery["next_attempt_at"], 0, "next"))
         end = max(end, delivery["next_attempt_at"])
@@ -178,7 +178,7 @@ async def delivery(session, q):
     return {"name": name, "event_id": event, "delivery": found, "attempts": attempts, "head": head, "event": await event_of(session, event),
             "lane": lane(d, attempts.rows) if d else None, "means": words.STATUSES, "reasons": words.REASONS,
             "stats": (await session.read("SELECT state, reason, next_attempt_at FROM outbox.stats WHERE endpoint = %s", name)).row,
-            "settings": (await session.read("SELECT url, format, headers, max_attempts, timeout::text AS timeout_text FROM outbox.endpoints"
+            "settings": (await session.read("SELECT url, format, headers, max_attempts, timeout FROM outbox.endpoints"
                                             " WHERE name = %s", name)).row}
 
 
@@ -221,10 +221,16 @@ SELECT n.*, true AS found FROM (SELECT * FROM near WHERE key = %s OR topic = %s 
 UNION ALL (SELECT n.*, false FROM near n ORDER BY seq LIMIT 1)"""
 
 
+# What became of each of some events: how many endpoints, and one of them.
+WHERE = """
+SELECT seq, status, count(*) AS n, min(endpoint) AS endpoint FROM outbox.deliveries WHERE seq = ANY (%s::int8[])
+GROUP BY 1, 2 ORDER BY status <> ALL ('{dead,retrying,blocked}'), status"""
+
+
 async def search(session, q):
     """Endpoints and tenants of this name, and the newest events with this key, topic or tenant."""
     asked = q.get("q")
-    context = {"asked": asked, "endpoints": Answer(), "events": Answer(), "tenants": Answer(), "last": None, "go": None}
+    context = {"asked": asked, "endpoints": Answer(), "events": Answer(), "tenants": Answer(), "last": None, "go": None, "where": Answer(), "places": {}}
     if not asked:
         return context
     try:
@@ -242,6 +248,10 @@ async def search(session, q):
     last = [r for r in events.rows if not r["found"]]
     events.rows = [r for r in events.rows if r["found"]]
     context.update(events=events, last=last[0] if last else None)
+    if events.rows:
+        context["where"] = await session.read(WHERE, [e["seq"] for e in events.rows[:FEW]])
+        for row in context["where"].rows:
+            context["places"].setdefault(row["seq"], []).append(row)
     return context
 
 
