@@ -364,6 +364,10 @@ BEGIN
         (s.batch_size = 1 OR COALESCE(s.config ->> 'query' !~ '\{(topic|type|key|tenant)\}', true),
          'batch_size', 'a batch has no topic, type, key or tenant for the query in config, and batch_size is %s', s.batch_size::text,
          'Use {id} in the query, which is the id of the batch, or batch_size 1.'),
+        (s.url !~* '^https?:' OR NOT COALESCE(s.credentials && '{username,token,client_secret}', false)
+         OR NOT COALESCE(jsonb_path_exists(s.headers, '$.keyvalue() ? (@.key like_regex "^authorization$" flag "i")', silent => true), false),
+         'credentials', 'there are the header Authorization and credentials, of which one is to be sent%s', '',
+         'Leave out the header, or username, token and client_secret.'),
         (s.format <> 'cloudevents-binary' OR s.url ~* '^https?:'
          OR (outbox.sink_properties(COALESCE(outbox.shown(s.endpoint_id, s.url), s.url))).binary_mode,
          'format', 'the sink of this URL has no format "%s"', s.format,

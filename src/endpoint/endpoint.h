@@ -462,6 +462,21 @@ typedef struct OutboxEndpoint
 
 extern const OutboxEndpointLink outbox_no_link;
 
+/* Only a sink says by its link whether its receiver works. */
+static inline bool
+outbox_target_is_webhook(const OutboxTarget *target)
+{
+	return target->transport && target->transport->headers;
+}
+
+/* A webhook has a link if it has credentials. */
+static inline bool
+outbox_target_has_link(const OutboxTarget *target)
+{
+	return target->transport && target->transport->open &&
+		(target->ncredentials > 0 || !outbox_target_is_webhook(target));
+}
+
 /*
  * Events of one endpoint: in the window, and waiting in memory.  With many in flight,
  * more of the events that are read wait for an earlier event.

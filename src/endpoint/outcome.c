@@ -127,8 +127,7 @@ outbox_outcome_request_failed(OutboxEndpoint *ep, OutboxDelivery *d, bool alone,
 	if (o->result == OUTBOX_RESULT_DISABLE)
 		outbox_status_disable(ep, o->why_disabled, now);
 
-	/* A sink says by its link whether its receiver works.  A webhook has none. */
-	if (!o->event_at_fault || ep->link->transport == NULL)
+	if (!o->event_at_fault || outbox_target_is_webhook(&ep->config.target))
 		outbox_status_failure(ep, d, alone && o->event_at_fault, now);
 	if (o->slow_down)
 		outbox_pace_slow_down(&ep->pace, o->retry_after, now);

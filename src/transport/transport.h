@@ -316,7 +316,8 @@ typedef struct OutboxTransport
 	void (*poll)(void);
 
 	/*
-	 * A transport that has no links has NULL here.  open begins to connect, without
+	 * A transport that has no links has NULL here.  One that has header lines has links
+	 * for targets with credentials only.  open begins to connect, without
 	 * waiting, and is called once per endpoint and change of its settings.  It copies
 	 * the parts of the target that it needs, and clears the credentials in close.
 	 * NULL: the target cannot be used, and 'reason' says why.  state is called often.

@@ -17,13 +17,12 @@
 #include "worker/loop.h"
 #include "worker/watchdog.h"
 
-static bool
-any_transport_has_links(void)
+static bool wanted; /* some endpoint has, or had, a link */
+
+void
+outbox_links_note(const OutboxEndpoint *ep)
 {
-	for (int i = 0; i < outbox_ntransports; i++)
-		if (outbox_transports[i]->open)
-			return true;
-	return false;
+	wanted = wanted || outbox_target_has_link(&ep->config.target);
 }
 
 static void
@@ -159,7 +158,7 @@ examine(OutboxEndpoint *ep, TimestampTz now)
 	OutboxLinkState		   before = ep->link->state;
 
 	/* Its credentials may be missing, or still sealed. */
-	if (transport == NULL || transport->open == NULL || ep->status.held_for ||
+	if (!outbox_target_has_link(&ep->config.target) || ep->status.held_for ||
 		outbox_status_is_stuck(ep))
 	{
 		if (ep->link->transport)
@@ -193,7 +192,7 @@ outbox_links_step(TimestampTz now)
 {
 	dlist_iter iter;
 
-	if (!any_transport_has_links())
+	if (!wanted)
 		return;
 	dlist_foreach(iter, &outbox_loop.roster.busy)
 		examine(outbox_listed(busy_node, iter.cur), now);

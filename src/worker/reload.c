@@ -42,6 +42,7 @@
 #include "worker/publish.h"
 #include "worker/head.h"
 #include "worker/leftovers.h"
+#include "worker/links.h"
 #include "worker/reload.h"
 #include "worker/roster.h"
 #include "worker/slots.h"
@@ -110,9 +111,7 @@ may_rest(const OutboxEndpoint *ep)
 	return ep->place.follows != 0 && ep->place.stored_version == ep->config.version &&
 		!ep->place.dirty && ep->status.failing_since == 0 &&
 		ep->pace.breaker == OUTBOX_BREAKER_CLOSED &&
-		(ep->config.target.transport == NULL ||
-		 ep->config.target.transport->open == NULL) &&
-		outbox_loop.head.reading == NULL &&
+		!outbox_target_has_link(&ep->config.target) && outbox_loop.head.reading == NULL &&
 		!outbox_tally_is_recent(ep, GetCurrentTimestamp()) &&
 		outbox_endpoint_may_rest(ep);
 }
@@ -138,6 +137,7 @@ load_endpoint(const OutboxEndpointRow *s, bool all)
 	ep = outbox_endpoint_create(outbox_roster_cxt, s->id);
 	meeting = ep;
 	outbox_endpoint_settings_assign(ep, s);
+	outbox_links_note(ep);
 	set_tenant(ep, s);
 	ep->config.generation = s->generation;
 	ep->place.stored_version = s->subscription;
@@ -289,6 +289,7 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 		if (other || s->paused || s->disabled)
 			outbox_window_drop(ep, &outbox_loop.head);
 		outbox_endpoint_settings_assign(ep, s);
+		outbox_links_note(ep);
 		ep->member.put_off = false;
 
 		/* At once, because it has these settings even if the reload fails later. */

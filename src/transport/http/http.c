@@ -79,6 +79,7 @@ http_acquire(void)
 		all_transfers = t;
 	}
 	t->state = ACQUIRED;
+	t->done = report;
 	outbox_headers_reset(&t->headers);
 	return t;
 }
@@ -92,6 +93,7 @@ http_headers(OutboxTransfer *t)
 static void
 http_release(OutboxTransfer *t)
 {
+	outbox_http_auth_end(t);
 	t->state = FREE;
 	dlist_push_head(&free_transfers, &t->node);
 }
@@ -195,7 +197,6 @@ http_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 	const char	  *complaint = OUTBOX_LACKS_MEMORY;
 	const char	  *hint;
 
-	(void) link;
 	t->delivery = delivery;
 	t->rest.endpoint = target->endpoint;
 	t->connect_timeout = target->connect_timeout;
@@ -225,9 +226,14 @@ http_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 	o->duration = 0;
 
 	t->host = outbox_http_enter_target(target);
-	if (t->host == NULL ||
-		(complaint = outbox_http_set_request(t, target, message->body,
-											 message->body_len)) != NULL)
+	if (!outbox_http_auth_begin(t, link))
+	{
+		o->result = OUTBOX_RESULT_UNAVAILABLE; /* the link says why */
+		end_unstarted(t);
+	}
+	else if (t->host == NULL || !outbox_http_auth_header(t) ||
+			 (complaint = outbox_http_set_request(t, target, message->body,
+												  message->body_len)) != NULL)
 	{
 		if (strcmp(complaint, OUTBOX_LACKS_MEMORY) == 0)
 			outbox_http_not_sent(t, OUTBOX_LACKS_MEMORY);
@@ -386,6 +392,7 @@ finish(OutboxTransfer *t, CURLcode code)
 						 "");
 			take_refusal(t);
 		}
+		outbox_http_auth_answered(t);
 	}
 	else
 		outbox_http_explain(t, code);
@@ -398,7 +405,7 @@ finish(OutboxTransfer *t, CURLcode code)
 	if (!was_answered && o->result != OUTBOX_RESULT_UNAVAILABLE)
 		outbox_http_failed(t);
 	outbox_http_leave_target(t);
-	report(t->delivery, o);
+	t->done(t->delivery, o);
 	if (t->answer_size > ANSWER_KEPT)
 	{
 		free(t->answer);
@@ -430,7 +437,7 @@ report_unstarted(void)
 
 		withdraw(t);
 		outbox_http_leave_target(t);
-		report(t->delivery, &t->outcome);
+		t->done(t->delivery, &t->outcome);
 		http_release(t);
 	}
 }
@@ -608,12 +615,17 @@ const OutboxTransport outbox_http_transport = {
 	.default_timeout = 15000,
 	.attribute_prefix = "ce-",
 	.config_names = outbox_http_config_names,
+	.credential_names = outbox_http_credential_names,
 	.check = outbox_http_check_target,
+	.keeps_credentials = outbox_http_keeps_credentials,
 	.init = http_init,
 	.reload = http_reload,
 	.fd = outbox_http_fd,
 	.timeout = http_timeout,
 	.poll = http_poll,
+	.open = outbox_http_open,
+	.state = outbox_http_link_state,
+	.close = outbox_http_close,
 	.acquire = http_acquire,
 	.headers = http_headers,
 	.release = http_release,

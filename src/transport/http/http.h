@@ -31,6 +31,9 @@ extern const char *outbox_http_check_url(const char *url, const char **hint);
  * NULL.
  */
 extern const char *const outbox_http_config_names[];
+extern const char *const outbox_http_credential_names[];
+extern bool				 outbox_http_keeps_credentials(const OutboxTarget *from,
+													   const OutboxTarget *to);
 extern const char *outbox_http_check_target(const OutboxTarget *target, const char **hint,
 											const char **notice);
 

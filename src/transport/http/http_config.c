@@ -4,8 +4,19 @@
  */
 #include "transport/http/http_internal.h"
 
-const char *const outbox_http_config_names[] = {"http_version", "method",
-												OUTBOX_PROFILE_OPTIONS, NULL};
+const char *const outbox_http_config_names[] = {"http_version",
+												"method",
+												"token_url",
+												"client_id",
+												"scope",
+												"audience",
+												"token_auth",
+												OUTBOX_PROFILE_OPTIONS,
+												NULL};
+
+const char *const outbox_http_credential_names[] =
+	{"username",		   "password",	 "token",		   "client_secret",
+	 "client_certificate", "client_key", "ca_certificate", NULL};
 
 const char *
 outbox_http_method(const OutboxTarget *target)
@@ -42,6 +53,70 @@ outbox_http_profile(const OutboxTarget *target, OutboxProfile *profile, const ch
 	return outbox_profile_check(profile, hint);
 }
 
+static bool
+has(const OutboxTarget *target, const char *name)
+{
+	for (int i = 0; i < target->ncredentials; i++)
+		if (strcmp(target->credentials[i].name, name) == 0)
+			return true;
+	return false;
+}
+
+const char *
+outbox_http_auth_problem(const OutboxTarget *target, const char **hint)
+{
+	const char *token_url = outbox_http_option(target, "token_url");
+	bool		basic = has(target, "username") || has(target, "password");
+	bool		oauth = token_url || has(target, "client_secret") ||
+		outbox_http_option(target, "client_id") || outbox_http_option(target, "scope") ||
+		outbox_http_option(target, "audience") ||
+		outbox_http_option(target, "token_auth");
+	const char *auth = outbox_http_option(target, "token_auth");
+	const char *problem;
+
+	*hint =
+		"Use username and password, or token, or client_secret with token_url and client_id in config.";
+	if (basic + has(target, "token") + oauth > 1)
+		return "there are several ways to authenticate";
+	if (basic && !(has(target, "username") && has(target, "password")))
+		return "username and password belong together";
+	if (oauth &&
+		!(token_url && has(target, "client_secret") &&
+		  outbox_http_option(target, "client_id")))
+		return "OAuth needs token_url, client_id and client_secret";
+	if (token_url && (problem = outbox_http_check_url(token_url, hint)) != NULL)
+		return problem;
+	if (auth && strcmp(auth, "basic") != 0 && strcmp(auth, "post") != 0)
+	{
+		*hint =
+			"Use basic (a header of the token request, the default) or post (its form).";
+		return "token_auth is not known";
+	}
+	*hint =
+		"A client_certificate and its client_key are in PEM, as is a ca_certificate. They need https.";
+	if (has(target, "client_certificate") != has(target, "client_key"))
+		return "client_certificate and client_key belong together";
+	if ((has(target, "client_certificate") || has(target, "ca_certificate")) &&
+		strncasecmp(target->url, "https:", 6) != 0)
+		return "certificates need https";
+	return NULL;
+}
+
+static bool
+same_option(const OutboxTarget *a, const OutboxTarget *b, const char *name)
+{
+	const char *x = outbox_http_option(a, name);
+	const char *y = outbox_http_option(b, name);
+
+	return x && y ? strcmp(x, y) == 0 : x == y;
+}
+
+bool
+outbox_http_keeps_credentials(const OutboxTarget *from, const OutboxTarget *to)
+{
+	return strcmp(from->url, to->url) == 0 && same_option(from, to, "token_url");
+}
+
 const char *
 outbox_http_check_target(const OutboxTarget *target, const char **hint,
 						 const char **notice)
@@ -57,5 +132,7 @@ outbox_http_check_target(const OutboxTarget *target, const char **hint,
 		*hint = "Use POST, PUT or PATCH.";
 		problem = "method is not known";
 	}
+	if (problem == NULL)
+		problem = outbox_http_auth_problem(target, hint);
 	return problem ? problem : outbox_http_profile(target, &profile, hint);
 }

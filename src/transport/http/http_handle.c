@@ -363,6 +363,7 @@ outbox_http_make_handle(OutboxTransfer *t)
 		t->url[0] = '\0';
 	t->set_version = 0;
 	t->set_method = NULL;
+	t->set_identity = 0;
 	t->fresh = false;
 	t->set_connect_timeout = t->set_timeout = -1;
 	t->resolve_since = -1;
@@ -462,6 +463,37 @@ set_version(OutboxTransfer *t, bool two)
 							 0L) != CURLE_OK)
 		return false;
 	t->set_version = version;
+	return true;
+}
+
+/*
+ * Sets the certificates of the endpoint.  libcurl uses no connection again that was made
+ * with others.
+ */
+static bool
+set_identity(OutboxTransfer *t)
+{
+	const OutboxHttpIdentity *own = t->identity;
+	uint64					  number;
+
+	if (own && own->certificate.len == 0 && own->authority.len == 0)
+		own = NULL;
+	number = own ? own->number : 0;
+	if (t->set_identity == number)
+		return true;
+	if (!outbox_http_make_handle(t))
+		return false;
+	t->set_identity = PG_UINT64_MAX; /* until all of it is set */
+	if (own && own->authority.len > 0 &&
+		curl_easy_setopt(t->easy, CURLOPT_CAINFO_BLOB, &own->authority) != CURLE_OK)
+		return false;
+	if (own && own->certificate.len > 0 &&
+		(curl_easy_setopt(t->easy, CURLOPT_SSLCERT, NULL) != CURLE_OK ||
+		 curl_easy_setopt(t->easy, CURLOPT_SSLKEY, NULL) != CURLE_OK ||
+		 curl_easy_setopt(t->easy, CURLOPT_SSLCERT_BLOB, &own->certificate) != CURLE_OK ||
+		 curl_easy_setopt(t->easy, CURLOPT_SSLKEY_BLOB, &own->key) != CURLE_OK))
+		return false;
+	t->set_identity = number;
 	return true;
 }
 
@@ -567,6 +599,8 @@ outbox_http_set_request(OutboxTransfer *t, const OutboxTarget *target, const cha
 	const char *complaint;
 
 	if (t->generation != outbox_http_config.generation && !outbox_http_make_handle(t))
+		return OUTBOX_LACKS_MEMORY;
+	if (!set_identity(t))
 		return OUTBOX_LACKS_MEMORY;
 	if ((complaint = set_target_url(t, target)) != NULL)
 		return complaint;

@@ -132,6 +132,15 @@ typedef struct OutboxHttpPool
 	const char *exceeded;
 } OutboxHttpPool;
 
+/* Certificates of an endpoint's own, in PEM.  'len' is 0 for those that it lacks. */
+typedef struct OutboxHttpIdentity
+{
+	uint64			 number; /* of the link */
+	struct curl_blob certificate;
+	struct curl_blob key;
+	struct curl_blob authority;
+} OutboxHttpIdentity;
+
 struct OutboxTransfer
 {
 	dlist_node			node;
@@ -151,9 +160,10 @@ struct OutboxTransfer
 	OutboxHttpPool	 *pool;				/* of url's host */
 	char			  lookup_host[256]; /* its host; empty: an address */
 	int				  lookup_port;
-	bool			  plain;	   /* not https */
-	long			  set_version; /* of HTTP, as libcurl's number; 0: none yet */
-	const char		 *set_method;  /* NULL: POST */
+	bool			  plain;		/* not https */
+	long			  set_version;	/* of HTTP, as libcurl's number; 0: none yet */
+	const char		 *set_method;	/* NULL: POST */
+	uint64			  set_identity; /* link whose certificates it has; 0: none */
 	int				  set_connect_timeout;
 	int				  set_timeout;
 	bool			  fresh;			/* if it is sent again, over a new connection */
@@ -169,31 +179,35 @@ struct OutboxTransfer
 	size_t answer_size;
 
 	/* The request in flight. */
-	OutboxRest		   rest; /* its endpoint, too */
-	OutboxTargetState *host;
-	void			  *delivery;
-	int				   connect_timeout; /* ms */
-	int				   timeout;
-	int64			   begun_at; /* ms; 0: not launched yet */
-	int64			   lookup_deadline;
-	int				   lookup_took; /* ms */
-	bool			   runs;		/* counted in host->running */
-	bool			   connects;	/* counted in host->connecting */
-	bool			   tried;		/* some address was not refused */
-	bool			   connected;
-	int				   sent;	/* so often */
-	bool			   over_v6; /* it opened a socket for IPv6 */
-	bool			   whole_answer;
-	size_t			   answer_len;
-	int				   socket_errno;
-	const char		  *exceeded; /* the limit that the peer exceeded, in words */
-	int				   proxy_bytes;
-	OutboxHead		   head;
-	size_t			   body_bytes;
-	const char		  *refused;		  /* the name of the range, or outbox_http_public */
-	int64			   body_deadline; /* 0: not set yet */
-	OutboxOutcome	   outcome;
-	char			   errbuf[CURL_ERROR_SIZE];
+	OutboxRest				  rest; /* its endpoint, too */
+	OutboxTargetState		 *host;
+	void					 *delivery;
+	OutboxDone				  done;			   /* gets the outcome */
+	OutboxLink				 *link;			   /* of its endpoint; NULL: none */
+	const OutboxHttpIdentity *identity;		   /* of its link; NULL: none */
+	uint64					  token;		   /* number of the token that it has */
+	int						  connect_timeout; /* ms */
+	int						  timeout;
+	int64					  begun_at; /* ms; 0: not launched yet */
+	int64					  lookup_deadline;
+	int						  lookup_took; /* ms */
+	bool					  runs;		   /* counted in host->running */
+	bool					  connects;	   /* counted in host->connecting */
+	bool					  tried;	   /* some address was not refused */
+	bool					  connected;
+	int						  sent;	   /* so often */
+	bool					  over_v6; /* it opened a socket for IPv6 */
+	bool					  whole_answer;
+	size_t					  answer_len;
+	int						  socket_errno;
+	const char				 *exceeded; /* the limit that the peer exceeded, in words */
+	int						  proxy_bytes;
+	OutboxHead				  head;
+	size_t					  body_bytes;
+	const char				 *refused; /* the name of the range, or outbox_http_public */
+	int64					  body_deadline; /* 0: not set yet */
+	OutboxOutcome			  outcome;
+	char					  errbuf[CURL_ERROR_SIZE];
 };
 
 /* ms of the clock that never goes back */
@@ -334,6 +348,24 @@ outbox_http_option(const OutboxTarget *target, const char *name)
 
 /* http_config.c: the method, of which NULL is POST. */
 extern const char *outbox_http_method(const OutboxTarget *target);
+
+extern const char *outbox_http_auth_problem(const OutboxTarget *target,
+											const char		  **hint);
+
+/*
+ * http_auth.c.  open, state and close are those of the contract.  auth_begin: the transfer
+ * belongs to the link; false: there is no token.  auth_header adds the header line.
+ * auth_answered: there is a status.  auth_end: it has ended in any way.
+ */
+extern OutboxLink	  *outbox_http_open(const OutboxTarget *target, char *reason,
+										size_t size);
+extern OutboxLinkState outbox_http_link_state(OutboxLink *link, char *reason,
+											  size_t size);
+extern void			   outbox_http_close(OutboxLink *link);
+extern bool			   outbox_http_auth_begin(OutboxTransfer *t, OutboxLink *link);
+extern bool			   outbox_http_auth_header(OutboxTransfer *t);
+extern void			   outbox_http_auth_answered(OutboxTransfer *t);
+extern void			   outbox_http_auth_end(OutboxTransfer *t);
 
 /* http_version.c */
 extern bool		   outbox_http_wants_2(const OutboxTarget *target);

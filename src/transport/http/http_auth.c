@@ -1,0 +1,471 @@
+/*
+ * http_auth.c
+ *	  Owns how requests of an endpoint with credentials authenticate themselves: basic,
+ *	  bearer, OAuth 2 client credentials (RFC 6749, 4.4), and certificates of its own.
+ *
+ * Such an endpoint has a link.  It is up, but for OAuth while there is no token: then
+ * nothing is sent, and nothing counts as a failure, because the receiver was not asked.  A
+ * token is got by a request of this transport, with all its limits.
+ */
+#include "base/compat.h"
+#include "base/encoding.h"
+#include "format/batch_answer.h"
+#include "transport/http/http_internal.h"
+
+#include <stdlib.h>
+
+#define TOKEN_MAX (16 * 1024)
+#define FORM_MAX 4096
+
+/* s that a token lives if its server does not say */
+#define LIFETIME 300
+#define LIFETIME_MAX (30 * 24 * 3600)
+
+/* ms between attempts to get a token: doubled each time */
+#define AGAIN_FIRST 1000
+#define AGAIN_MAX 60000
+
+/*
+ * ms: a token that no request has used with success, and that is younger, is not replaced
+ * because it was refused.
+ */
+#define NEW_FOR (60 * 1000)
+
+struct OutboxLink
+{
+	bool  closed;
+	int	  in_flight;
+	char *authorization; /* the value of the header; NULL: none yet */
+
+	OutboxHttpIdentity identity;
+
+	/* OAuth */
+	bool		 oauth;
+	OutboxTarget target; /* of requests for a token */
+	char		*form;
+	char *client; /* the header with the client's secret; NULL: it is in the form */
+	OutboxTransfer *fetch;	/* in flight */
+	uint64			token;	/* number of the token */
+	bool			good;	/* a request had it and was not refused */
+	int64			got_at; /* ms */
+	int64			renew_at;
+	int64			expires_at;
+	int64			again_at;
+	int64			again_wait;
+	char			reason[128];
+};
+
+static void
+wipe_text(char **text)
+{
+	if (*text)
+	{
+		explicit_bzero(*text, strlen(*text));
+		free(*text);
+	}
+	*text = NULL;
+}
+
+static void
+wipe_blob(struct curl_blob *blob)
+{
+	if (blob->data)
+	{
+		explicit_bzero(blob->data, blob->len);
+		free(blob->data);
+	}
+	blob->data = NULL;
+	blob->len = 0;
+}
+
+static void
+free_link(OutboxLink *link)
+{
+	wipe_text(&link->authorization);
+	wipe_text(&link->form);
+	wipe_text(&link->client);
+	wipe_blob(&link->identity.certificate);
+	wipe_blob(&link->identity.key);
+	wipe_blob(&link->identity.authority);
+	free(link->target.url);
+	free(link);
+}
+
+/* ------------------------------------------------------------- credentials */
+
+static const char *
+credential(const OutboxTarget *target, const char *name)
+{
+	for (int i = 0; i < target->ncredentials; i++)
+		if (strcmp(target->credentials[i].name, name) == 0)
+			return target->credentials[i].value;
+	return NULL;
+}
+
+/* Returns false if memory runs out. */
+static bool
+copy_blob(struct curl_blob *blob, const char *text)
+{
+	if (text == NULL)
+		return true;
+	blob->data = strdup(text);
+	blob->len = blob->data ? strlen(text) : 0;
+	blob->flags = CURL_BLOB_NOCOPY;
+	return blob->data != NULL;
+}
+
+/* "Basic " and the base64 of both, malloc'd.  NULL: memory runs out. */
+static char *
+basic_value(const char *user, const char *password)
+{
+	size_t len = strlen(user) + strlen(password) + 1;
+	size_t size = sizeof("Basic ") + (len + 2) / 3 * 4 + 1;
+	char  *both = malloc(len + 1);
+	char  *value = malloc(size);
+
+	if (both && value)
+	{
+		int n;
+
+		snprintf(both, len + 1, "%s:%s", user, password);
+		memcpy(value, "Basic ", 6);
+		n = outbox_b64_encode((const uint8 *) both, (int) len, value + 6, (int) size - 6);
+		value[6 + n] = '\0';
+		explicit_bzero(both, len);
+	}
+	else
+	{
+		free(value);
+		value = NULL;
+	}
+	free(both);
+	return value;
+}
+
+/* Appends a member of a form, percent-encoded.  Returns false if it does not fit. */
+static bool
+append_form(char *form, size_t *len, const char *name, const char *value)
+{
+	size_t name_len = strlen(name);
+
+	if (value == NULL)
+		return true;
+	if (*len + name_len + 3 * strlen(value) + 3 > FORM_MAX)
+		return false;
+	if (*len > 0)
+		form[(*len)++] = '&';
+	memcpy(form + *len, name, name_len);
+	*len += name_len;
+	form[(*len)++] = '=';
+	*len += outbox_percent_encode(value, strlen(value), form + *len);
+	form[*len] = '\0';
+	return true;
+}
+
+/* RFC 6749, 2.3.1: id and secret are encoded as in a form before they are put together. */
+static char *
+client_value(const char *id, const char *secret)
+{
+	char *parts[2] = {malloc(3 * strlen(id) + 1), malloc(3 * strlen(secret) + 1)};
+	char *value = NULL;
+
+	if (parts[0] && parts[1])
+	{
+		parts[0][outbox_percent_encode(id, strlen(id), parts[0])] = '\0';
+		parts[1][outbox_percent_encode(secret, strlen(secret), parts[1])] = '\0';
+		value = basic_value(parts[0], parts[1]);
+	}
+	wipe_text(&parts[1]);
+	free(parts[0]);
+	return value;
+}
+
+/* Returns NULL, or the problem in words. */
+static const char *
+open_oauth(OutboxLink *link, const OutboxTarget *target)
+{
+	const char *auth = outbox_http_option(target, "token_auth");
+	const char *id = outbox_http_option(target, "client_id");
+	const char *secret = credential(target, "client_secret");
+	bool		post = auth && strcmp(auth, "post") == 0;
+	size_t		len = 0;
+
+	link->oauth = true;
+	link->target = (OutboxTarget){.transport = target->transport,
+								  .url = strdup(outbox_http_option(target, "token_url")),
+								  .connect_timeout = target->connect_timeout,
+								  .timeout = target->timeout,
+								  .whole_answer = true,
+								  .endpoint = target->endpoint};
+	link->form = malloc(FORM_MAX + 1);
+	if (link->target.url == NULL || link->form == NULL ||
+		(!post && (link->client = client_value(id, secret)) == NULL))
+		return OUTBOX_LACKS_MEMORY;
+	if (!append_form(link->form, &len, "grant_type", "client_credentials") ||
+		!append_form(link->form, &len, "scope", outbox_http_option(target, "scope")) ||
+		!append_form(link->form, &len, "audience",
+					 outbox_http_option(target, "audience")) ||
+		!append_form(link->form, &len, "client_id", post ? id : NULL) ||
+		!append_form(link->form, &len, "client_secret", post ? secret : NULL))
+		return "the request for a token is too long";
+	snprintf(link->reason, sizeof(link->reason), "waiting for a token");
+	return NULL;
+}
+
+/* A header line holds no control character, whatever a file has. */
+static bool
+is_header_value(const char *text)
+{
+	for (; *text; text++)
+		if ((unsigned char) *text < 0x20 || *text == 0x7f)
+			return false;
+	return true;
+}
+
+static const char *
+open_parts(OutboxLink *link, const OutboxTarget *target)
+{
+	const char *token = credential(target, "token");
+	const char *user = credential(target, "username");
+
+	if (!copy_blob(&link->identity.certificate,
+				   credential(target, "client_certificate")) ||
+		!copy_blob(&link->identity.key, credential(target, "client_key")) ||
+		!copy_blob(&link->identity.authority, credential(target, "ca_certificate")))
+		return OUTBOX_LACKS_MEMORY;
+	if (outbox_http_option(target, "token_url"))
+		return open_oauth(link, target);
+	if (token)
+	{
+		size_t size = strlen(token) + sizeof("Bearer ");
+
+		if (!is_header_value(token))
+			return "the token has a control character";
+		link->authorization = malloc(size);
+		if (link->authorization)
+			snprintf(link->authorization, size, "Bearer %s", token);
+	}
+	else if (user)
+		link->authorization = basic_value(user, credential(target, "password"));
+	return (token || user) && link->authorization == NULL ? OUTBOX_LACKS_MEMORY : NULL;
+}
+
+OutboxLink *
+outbox_http_open(const OutboxTarget *target, char *reason, size_t size)
+{
+	static uint64 number;
+	const char	 *hint;
+	const char	 *problem = outbox_http_auth_problem(target, &hint);
+	OutboxLink	 *link = problem ? NULL : calloc(1, sizeof(*link));
+
+	if (link)
+	{
+		link->identity.number = ++number;
+		problem = open_parts(link, target);
+		if (problem)
+			free_link(link);
+	}
+	else if (problem == NULL)
+		problem = OUTBOX_LACKS_MEMORY;
+	snprintf(reason, size, "%s", problem ? problem : "");
+	return problem ? NULL : link;
+}
+
+/* ------------------------------------------------------------------ tokens */
+
+static bool
+has_token(const OutboxLink *link, int64 now)
+{
+	return link->authorization != NULL && (!link->oauth || now < link->expires_at);
+}
+
+static void
+fetch_failed(OutboxLink *link, const char *words)
+{
+	link->again_wait = Min(Max(2 * link->again_wait, AGAIN_FIRST), AGAIN_MAX);
+	link->again_at = outbox_http_now() + link->again_wait;
+	snprintf(link->reason, sizeof(link->reason), "no token: %s", words);
+}
+
+/* The answer of a token server has an access_token, and perhaps expires_in, in seconds. */
+static void
+take_token(OutboxLink *link, const OutboxOutcome *o)
+{
+	char   seconds[32];
+	char  *value = malloc(TOKEN_MAX + sizeof("Bearer "));
+	char  *token = value ? value + 7 : NULL;
+	double lifetime = LIFETIME;
+
+	if (value == NULL)
+	{
+		fetch_failed(link, OUTBOX_LACKS_MEMORY);
+		return;
+	}
+	memcpy(value, "Bearer ", 7);
+	if (!outbox_answer_member(o->answer, o->answer_len, "access_token", token,
+							  TOKEN_MAX) ||
+		token[0] == '\0' || !is_header_value(token))
+	{
+		free(value);
+		fetch_failed(link, "the answer of the token server has none");
+		return;
+	}
+	if (outbox_answer_member(o->answer, o->answer_len, "expires_in", seconds,
+							 sizeof(seconds)))
+		lifetime = Min(Max(strtod(seconds, NULL), 1), LIFETIME_MAX);
+	wipe_text(&link->authorization);
+	link->authorization = value;
+	link->token++;
+	link->good = false;
+	link->got_at = outbox_http_now();
+	link->expires_at = link->got_at + (int64) (lifetime * 1000);
+	link->renew_at = link->expires_at - (int64) (Min(lifetime / 5, 60) * 1000);
+	link->again_at = link->again_wait = 0;
+}
+
+static void
+fetch_ended(void *arg, const OutboxOutcome *o)
+{
+	OutboxLink *link = arg;
+
+	link->fetch = NULL;
+	if (o->result == OUTBOX_RESULT_DELIVERED)
+		take_token(link, o);
+	else if (o->result == OUTBOX_RESULT_UNAVAILABLE && o->lacks)
+		fetch_failed(link, o->lacks);
+	else if (o->status > 0)
+	{
+		char words[64];
+
+		snprintf(words, sizeof(words), "the token server answered %d", o->status);
+		fetch_failed(link, words);
+	}
+	else
+		fetch_failed(link, o->error);
+}
+
+static void
+begin_fetch(OutboxLink *link)
+{
+	OutboxTransfer *t = link->target.transport->acquire();
+	OutboxMessage	message = {.body = link->form, .body_len = strlen(link->form)};
+	OutboxHeaders  *h = t ? &t->headers : NULL;
+
+	if (t == NULL)
+	{
+		fetch_failed(link, OUTBOX_LACKS_MEMORY);
+		return;
+	}
+	if (!outbox_headers_add(h, "Content-Type", "application/x-www-form-urlencoded",
+							strlen("application/x-www-form-urlencoded")) ||
+		!outbox_headers_add(h, "Accept", "application/json",
+							strlen("application/json")) ||
+		!outbox_headers_add(h, "User-Agent", "outbox/" OUTBOX_VERSION,
+							strlen("outbox/" OUTBOX_VERSION)) ||
+		(link->client &&
+		 !outbox_headers_add(h, "Authorization", link->client, strlen(link->client))))
+	{
+		link->target.transport->release(t);
+		fetch_failed(link, OUTBOX_LACKS_MEMORY);
+		return;
+	}
+	link->fetch = t;
+	t->done = fetch_ended;
+	t->identity = &link->identity;
+	link->target.transport->start(t, &link->target, NULL, &message, link);
+}
+
+OutboxLinkState
+outbox_http_link_state(OutboxLink *link, char *reason, size_t size)
+{
+	int64 now;
+
+	reason[0] = '\0';
+	if (!link->oauth)
+		return OUTBOX_LINK_UP;
+	now = outbox_http_now();
+	if (link->fetch == NULL && now >= link->again_at &&
+		(!has_token(link, now) || now >= link->renew_at))
+		begin_fetch(link);
+	if (has_token(link, now))
+		return OUTBOX_LINK_UP;
+	snprintf(reason, size, "%s", link->reason);
+	return OUTBOX_LINK_DOWN;
+}
+
+void
+outbox_http_close(OutboxLink *link)
+{
+	if (link->fetch)
+		link->target.transport->cancel(link->fetch);
+	link->fetch = NULL;
+	link->closed = true;
+	if (link->in_flight == 0)
+		free_link(link);
+}
+
+/* ---------------------------------------------------------------- requests */
+
+bool
+outbox_http_auth_begin(OutboxTransfer *t, OutboxLink *link)
+{
+	if (link == NULL)
+		return true;
+	t->link = link;
+	t->identity = &link->identity;
+	t->token = link->token;
+	link->in_flight++;
+	return !link->oauth || has_token(link, outbox_http_now());
+}
+
+bool
+outbox_http_auth_header(OutboxTransfer *t)
+{
+	const OutboxLink *link = t->link;
+
+	return link == NULL || link->authorization == NULL ||
+		outbox_headers_add(&t->headers, "Authorization", link->authorization,
+						   strlen(link->authorization));
+}
+
+/*
+ * A 401 for a token that was good, or is not new, says only that it ended early.  It is
+ * then replaced, and the event is sent once more.  So it is if another one took its place
+ * meanwhile.
+ */
+void
+outbox_http_auth_answered(OutboxTransfer *t)
+{
+	OutboxLink *link = t->link;
+	int64		now;
+
+	if (link == NULL || !link->oauth || link->closed)
+		return;
+	if (t->outcome.status != 401)
+	{
+		link->good = link->good || t->token == link->token;
+		return;
+	}
+	now = outbox_http_now();
+	if (t->token == link->token)
+	{
+		if (now - link->got_at < (link->good ? AGAIN_FIRST : NEW_FOR))
+			return;
+		link->expires_at = 0;
+		snprintf(link->reason, sizeof(link->reason),
+				 "the receiver has refused the token: waiting for another one");
+	}
+	t->outcome.result = OUTBOX_RESULT_UNAVAILABLE;
+	t->outcome.lacks = NULL;
+}
+
+void
+outbox_http_auth_end(OutboxTransfer *t)
+{
+	OutboxLink *link = t->link;
+
+	t->link = NULL;
+	t->identity = NULL;
+	if (link && --link->in_flight == 0 && link->closed)
+		free_link(link);
+}
