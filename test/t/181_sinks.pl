@@ -100,7 +100,7 @@ foreach my $refused (
 	[ "'https://a.example/', config => '{\"auth\": \"token\"}'", 'unknown name "auth" in config', 'The sink webhook knows: http_version, method, ' ],
 	[ "'https://a.example/', config => '{\"http_version\": 3}'", 'the sink webhook cannot have this endpoint: http_version is no version', 'Use auto, 1.1 or 2.' ],
 	[ "'http://127.0.0.1/', config => '{\"http_version\": 2}'", 'the sink webhook cannot have this endpoint: HTTP/2 is spoken over https only', 'Use https' ],
-	[ "'https://a.example/', credentials => '{\"token\": \"t\"}'", 'unknown name in credentials', 'The sink webhook has none.' ])
+	[ "'https://a.example/', credentials => '{\"key\": \"t\"}'", 'unknown name in credentials', 'The sink webhook knows: username, ' ])
 {
 	($rc, undef, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\nSELECT outbox.create_endpoint('no', $refused->[0])");
 	like($err, qr/ERROR:  22023: \Q$refused->[1]\E.*HINT:  .*\Q$refused->[2]\E/s, "$refused->[0] is refused");

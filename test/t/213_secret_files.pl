@@ -100,8 +100,8 @@ refused($_->[0], 'a file in credentials cannot be used: it is not an object with
   foreach ([ '{"token": {}}' ], [ '{"token": {"file": 1}}' ], [ '{"token": {"file": null}}' ], [ '{"token": {"file": {"file": "one"}}}' ],
 	[ '{"token": {"path": "one"}}' ], [ '{"token": {"file": "one", "more": "one"}}' ], [ '{"token": ["file", "one"]}' ], [ '{"token": [{"file": "one"}]}' ]);
 refused('{"password": {"file": "one"}}', 'unknown name in credentials', 'a name that the sink does not know is refused');
-my ($rc, $out, $err) = $node->psql('postgres', q[SELECT outbox.create_endpoint('hook', 'https://h.example/', credentials => '{"token": {"file": "one"}}')]);
-like($err, qr/The sink webhook has none/, 'a webhook has no credentials');
+my ($rc, $out, $err) = $node->psql('postgres', q[SELECT outbox.create_endpoint('hook', 'https://h.example/', credentials => '{"password_file": {"file": "one"}}')]);
+like($err, qr/The sink webhook knows: username, /, 'nor one that a webhook does not know');
 is(ask(q[SELECT count(*) FROM outbox.endpoints]), '0', 'no endpoint was made');
 
 # What is in the file reaches the sink, without the newline at its end
