@@ -155,4 +155,5 @@ class Database:
 def plain(message):
     """libpq's message about a connection: the last line of it, which says why."""
     lines = [line.strip() for line in message.strip().split("\n") if line.strip()]
-    return lines[0].split("FATAL:")[-1].strip().capitalize() if lines else "No connection."
+    said = lines[0].split("FATAL:")[-1].strip() if lines else "there is no connection"
+    return said[:1].upper() + said[1:] + ("" if said.endswith(".") else ".")

@@ -4,6 +4,7 @@ Each function takes a Session and the fields of the address, and returns what it
 """
 
 import datetime
+import json
 from urllib.parse import urlencode
 
 from . import chart, words
@@ -110,6 +111,17 @@ async def endpoints(session, q):
     return {"endpoints": answer, "state": state, "part": part, "following": following, "states": words.ENDPOINT_STATES}
 
 
+async def changes(session, name):
+    """The newest changes of an endpoint, each setting with its former and its new value."""
+    answer = await session.read("SELECT at, actor, role, action, before, after FROM outbox.endpoint_audit WHERE endpoint = %s"
+                                " ORDER BY change_id DESC LIMIT 20", name)
+    for row in answer.rows:
+        before, after = row["before"] or {}, row["after"] or {}
+        row["changed"] = [(n, *(json.dumps(v[n], ensure_ascii=False) if n in v else "" for v in (before, after)))
+                          for n in sorted({**before, **after}) if row["action"] != "create" or n in ("url", "topics", "filter")]
+    return answer
+
+
 async def endpoint(session, q):
     """One endpoint: how it is doing, its settings, its changes, its newest deliveries."""
     name, status = q.need("endpoint"), q.get("status")
@@ -127,8 +139,7 @@ async def endpoint(session, q):
     return {"name": name, "stats": row, "status": status, "deliveries": deliveries, "following": more,
             "settings": await session.read("SELECT *, filter::text AS filter_text, config::text AS config_text, metadata::text AS metadata_text"
                                            " FROM outbox.endpoints WHERE name = %s", name),
-            "audit": await session.read("SELECT at, actor, role, action, before::text AS before_text, after::text AS after_text"
-                                        " FROM outbox.endpoint_audit WHERE endpoint = %s ORDER BY change_id DESC LIMIT 20", name),
+            "audit": await changes(session, name),
             "replays": await session.read("SELECT * FROM outbox.replay_progress WHERE endpoint = %s ORDER BY started_at DESC LIMIT 5", name),
             "charts": await figures(session, name), "means": words.ENDPOINT_STATES, "statuses": words.STATUSES}
 

@@ -22,10 +22,10 @@ function sql(text) {
   return execFileSync(process.env.PSQL, ["-XAtq", "-v", "ON_ERROR_STOP=1", "-c", text], { encoding: "utf8" }).trim();
 }
 
-/* The requests that the receiver has taken, of an event if one is given. */
-function arrived(event) {
+/* The requests that the receiver has got, of an event and at a path if they are given. */
+function arrived(event, path) {
   return fs.readFileSync(process.env.JOURNAL, "utf8").split("\n").filter(l => l).map(l => JSON.parse(l))
-    .filter(r => r.answer === undefined && (!event || r.id === event));
+    .filter(r => r.answer === undefined && (!event || r.id === event) && (!path || r.path.startsWith(path)));
 }
 
 /* Waits for a condition, and never for a time. */
@@ -52,7 +52,233 @@ async function ask(page, button, says, agree) {
   await page.getByRole("button", { name: agree, exact: true }).click();
 }
 
+/* Has the receiver answer a path as it is told from now on. */
+async function behave(path, how) {
+  const answer = await fetch(`${process.env.RECEIVER}/control?path=${path}&behave=${encodeURIComponent(how)}`, { method: "POST" });
+  if (!answer.ok) throw new Error(`the receiver: ${answer.status}`);
+}
+
+function emit(topic, payload, more = "") {
+  return sql(`SELECT outbox.emit('${topic}', '${JSON.stringify(payload)}'${more})`);
+}
+
+function stat(endpoint, columns) {
+  return sql(`SELECT ${columns} FROM outbox.stats WHERE endpoint = '${endpoint}'`);
+}
+
+/* What the page says, once it is so. */
+async function shows(page, pattern, what) {
+  await page.waitForFunction(source => new RegExp(source).test(document.body.innerText), pattern.source).catch(() => 0);
+  const said = await text(page);
+  check(pattern.test(said), what || `the page says ${pattern.source}`, said);
+}
+
+const SCREENS = ["/", "/endpoints", "/endpoint/crm", "/search", "/search?q=customer-1", "/dead", "/tenants", "/tenant?name=acme", "/system",
+  "/catalogue", "/do/replay?endpoint=crm", "/do/alter?endpoint=crm", "/do/drop?endpoint=crm", "/event/EVENT", "/delivery/crm/EVENT", "/endpoint/nowhere"];
+const PICTURES = { "/": "overview", "/endpoint/crm": "endpoint", "/delivery/crm/EVENT": "delivery", "/dead": "dead", "/search?q=customer-1": "search" };
+const VIEWS = [["light", 1280], ["dark", 1280], ["light", 360], ["dark", 360], ["light", 1600]];
+
 const steps = {
+  /* Each screen in light and dark, on a phone and on a wide screen: no violation of axe, nothing beside the page. */
+  async looks(_, __, browser) {
+    const axe = fs.readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
+    const event = sql("SELECT event_id FROM outbox.dead_letters WHERE endpoint = 'crm' ORDER BY seq LIMIT 1");
+    for (const [colorScheme, width] of VIEWS) {
+      const context = await browser.newContext({ viewport: { width, height: width < 500 ? 780 : 800 }, colorScheme, locale: "en-GB", timezoneId: "Europe/Berlin" });
+      const page = await context.newPage();
+      const wrong = [];
+      for (const screen of SCREENS) {
+        await page.goto(BASE + screen.replace("EVENT", event));
+        await page.evaluate(axe);
+        const found = await page.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] }));
+        for (const v of found.violations) wrong.push(`${screen}: ${v.id} ${v.nodes[0].html}`);
+        const over = await page.evaluate(() => document.documentElement.scrollWidth - window.innerWidth);
+        if (over > 0) wrong.push(`${screen}: ${over} pixels beside the page`);
+        if (process.env.PICTURES && PICTURES[screen])
+          await page.screenshot({ path: `${process.env.PICTURES}/${PICTURES[screen]}-${colorScheme}-${width}.png` });
+      }
+      check(wrong.length === 0, `${SCREENS.length} screens, ${colorScheme}, ${width} pixels: axe finds no violation, and all is on the page`, wrong.join("; "));
+      await context.close();
+    }
+  },
+
+  /* Each action, from the click to the receiver's journal or to the database. */
+  async actions(page) {
+    const at = name => page.goto(`${BASE}/endpoint/${name}`);
+    await at("billing");
+    await ask(page, "Send a test", /outbox-test: true/, "Send it");
+    await shows(page, /Delivered at/, "the test event is shown as delivered");
+    await until(() => arrived().some(r => r.headers["outbox-test"] === "true"), "the receiver has the test event");
+
+    const again = emit("order.created", { order: 2 }, ", key => 'again'");
+    await until(() => arrived(again).length === 1, "an event arrives");
+    await until(() => sql(`SELECT status FROM outbox.deliveries WHERE event_id = '${again}' AND endpoint = 'billing'`) === "delivered", "it is delivered");
+    await page.goto(`${BASE}/delivery/billing/${again}`);
+    await ask(page, "Send again", /has to bear a repetition/, "Send again");
+    await until(() => arrived(again).length === 2, "the receiver has it twice after a resend");
+
+    await at("billing");
+    await page.getByRole("link", { name: "Replay", exact: true }).click();
+    await page.getByLabel("From (UTC)").fill("2020-01-01 00:00");
+    await page.getByLabel("To (UTC)").fill("2040-01-01 00:00");
+    await page.getByLabel("Topics").fill("order.*");
+    await page.getByRole("button", { name: "Go on" }).click();
+    await shows(page, /These are \d+ deliveries|This is 1 delivery/, "the replay says how many first");
+    await page.getByRole("button", { name: "Replay" }).click();
+    await shows(page, /All had begun/, "the replay shows how far it is, until it has ended");
+    await until(() => arrived(again).length === 3, "the receiver has it once more after a replay");
+
+    await until(() => stat("crm", "dead") === "3", "three deliveries have died");
+    await behave("/status/422/crm", "/ok");
+    await page.goto(BASE + "/dead");
+    const picks = page.locator("input[name=pick]");
+    check(await picks.count() === 3, "three dead letters can be chosen", await picks.count());
+    const [first, second, third] = await picks.evaluateAll(boxes => boxes.map(b => b.value.split(" ")[1]));
+    const before = arrived(first).length;
+    await picks.nth(0).check();
+    await page.getByRole("button", { name: "Retry the chosen ones" }).click();
+    await shows(page, /This is 1 delivery/, "a retry of the chosen ones says how many first");
+    await page.getByRole("button", { name: "Send again" }).click();
+    await until(() => arrived(first).length > before, "the receiver gets the dead letter that was chosen");
+    await until(() => stat("crm", "dead") === "2", "and it is dead no more");
+    await page.goto(`${BASE}/delivery/crm/${second}`);
+    await ask(page, "Discard", /Given up for good/, "Discard for good");
+    await until(() => stat("crm", "dead") === "1", "one is discarded");
+    await at("crm");
+    await ask(page, "Retry what failed", /This is 1 delivery/, "Send again");
+    await until(() => stat("crm", "dead") === "0" && arrived(third).length > 0, "the last one is sent with all that failed");
+
+    await at("billing");
+    await ask(page, "Pause", /Nothing more is sent/, "Pause");
+    await until(() => stat("billing", "state") === "paused", "billing is paused");
+    const taken = emit("order.created", { order: 3 }, ", key => 'taken'"), skipped = emit("order.created", { order: 4 }, ", key => 'skipped'");
+    await until(() => stat("billing", "pending") === "2", "two events wait");
+    await page.goto(`${BASE}/delivery/billing/${taken}`);
+    await ask(page, "Take it back", /cannot be undone/, "Take it back");
+    await until(() => sql(`SELECT status FROM outbox.deliveries WHERE event_id = '${taken}' AND endpoint = 'billing'`) === "cancelled", "one is taken back");
+    await at("billing");
+    await ask(page, "Skip what waits", /skipped, and not sent/, "Skip them");
+    await until(() => stat("billing", "pending") === "0", "the other one is skipped");
+    await ask(page, "Resume", /begins again/, "Resume");
+    const next = emit("order.created", { order: 5 }, ", key => 'next'");
+    await until(() => arrived(next).length === 1, "the next event arrives");
+    check(arrived(taken).length + arrived(skipped).length === 0, "and neither of the two");
+    await at("billing");
+    await page.getByRole("link", { name: "Move in the log" }).click();
+    await page.getByLabel("To the time (UTC)").fill(sql("SELECT to_char(now() AT TIME ZONE 'UTC' - interval '1 hour', 'YYYY-MM-DD HH24:MI')"));
+    await page.getByRole("button", { name: "Go on" }).click();
+    await page.getByRole("button", { name: "Move it" }).click();
+    await until(() => arrived(skipped).length === 1, "the skipped event arrives when the endpoint is moved back");
+
+    await at("crm");
+    await page.getByRole("link", { name: "Change", exact: true }).click();
+    await page.getByLabel("URL").fill(`${process.env.RECEIVER}/ok/moved`);
+    await page.getByLabel("Requests per second").fill("500");
+    await page.getByRole("button", { name: "Go on" }).click();
+    await shows(page, /URL: .* becomes .*moved/, "a change says what it changes");
+    await page.getByRole("button", { name: "Change" }).click();
+    const moved = emit("crm.changed", { order: 6 }, ", key => 'moved'");
+    await until(() => arrived(moved).some(r => r.path === "/ok/moved"), "the next event arrives at the new URL");
+    check(sql("SELECT rate_limit FROM outbox.endpoints WHERE name = 'crm'") === "500", "the other setting is changed, too");
+    const old = sql("SELECT outbox.endpoint_secret('crm')");
+    await at("crm");
+    await page.getByRole("link", { name: "Another secret" }).click();
+    await page.getByLabel("Grace").selectOption("0");
+    await page.getByRole("button", { name: "Go on" }).click();
+    await page.getByRole("button", { name: "Change the secret" }).click();
+    await ask(page, "Show the secret", /shown on the next page alone/, "Show it");
+    const secret = sql("SELECT outbox.endpoint_secret('crm')");
+    check(secret !== old && (await text(page)).includes(secret), "the new secret is shown");
+
+    await page.goto(BASE);
+    await page.getByRole("link", { name: "New endpoint" }).click();
+    await page.getByLabel("Name").fill("archive");
+    await page.getByLabel("URL").fill(`${process.env.RECEIVER}/ok/archive`);
+    await page.getByLabel("Topics").fill("archive.*");
+    await page.getByRole("button", { name: "Go on" }).click();
+    await page.getByRole("button", { name: "Create it" }).click();
+    await shows(page, /archive is created/, "an endpoint is created");
+    const archived = emit("archive.made", { n: 1 });
+    await until(() => arrived(archived).some(r => r.path === "/ok/archive"), "and gets its events");
+    await at("archive");
+    await ask(page, "Drop", /cannot be undone/, "Drop it for good");
+    await until(() => sql("SELECT count(*) FROM outbox.endpoints WHERE name = 'archive'") === "0", "it is dropped");
+    await page.goto(BASE + "/do/create?name=inside&url=http://10.0.0.1/");
+    await page.getByRole("button", { name: "Create it" }).click();
+    await shows(page, /Nothing was changed/, "a refusal of the database is said in its words");
+    await page.goto(BASE + "/system");
+    await page.getByRole("link", { name: "Keep events for another time" }).click();
+    await page.getByLabel("Events").fill("5 days");
+    await page.getByRole("button", { name: "Go on" }).click();
+    await page.getByRole("button", { name: "Change" }).click();
+    await until(() => sql("SELECT retention FROM outbox.status") === "5 days", "the retention is changed");
+  },
+
+  /* A customer says that an event did not arrive: found and repaired from the first page. */
+  async customer(page) {
+    await page.goto(BASE);
+    await page.getByRole("link", { name: "Search" }).click();
+    await page.getByRole("searchbox").fill("order-4711");
+    await page.getByRole("button", { name: "Search" }).click();
+    await shows(page, /dead at acme.orders/, "the search says what became of the event");
+    await page.getByRole("link", { name: /:/ }).first().click();
+    await page.getByRole("row", { name: /acme.orders/ }).getByRole("link").first().click();
+    await shows(page, /Dead\. [^]*max attempts[^]*unknown article/, "the delivery says why, with the receiver's own words");
+    const event = page.url().split("/").pop();
+    await behave("/status/422/acme", "/ok");
+    await ask(page, "Send again now", /This is 1 delivery/, "Send again");
+    await shows(page, /Delivered at/, "the page says by itself that it is delivered");
+    check(arrived(event).some(r => r.status === 200), "and the receiver has taken it");
+  },
+
+  /* The database away, locked, or read-only: said in words, and over by itself. */
+  async failures(page) {
+    const server = (...words) => execFileSync(process.env.PG_CTL, ["-s", "-w", "-D", process.env.DATA, ...words], { stdio: "ignore" });
+    await page.goto(BASE);
+    await shows(page, /endpoint|All is well/);
+    server("stop", "-m", "immediate");
+    await shows(page, /The database cannot be asked/, "without the database the page says so by itself");
+    check(!/Delivered|There is no endpoint/.test(await page.locator("main").innerText()), "and shows nothing that it does not know");
+    await page.goto(BASE + "/dead");
+    await shows(page, /cannot be asked[^]*(No such file|refused|not exist)/, "and so does any other page, with the reason");
+    server("start", "-l", process.env.DATA + "/log");
+    await shows(page, /Dead letters[^]*(There are none|One by one)/, "it comes back by itself");
+
+    const lock = require("node:child_process").spawn(process.env.PSQL, ["-XAtq"], { stdio: ["pipe", "pipe", "ignore"] });
+    lock.stdin.write("BEGIN; LOCK TABLE outbox.kept_events IN ACCESS EXCLUSIVE MODE; SELECT 'locked';\n");
+    await new Promise(done => lock.stdout.once("data", done));
+    await page.goto(BASE + "/dead");
+    await shows(page, /Not known[^]*locked at present/, "a table that is locked is not an empty one");
+    lock.stdin.end("ROLLBACK;\n");
+    await new Promise(done => lock.once("exit", done));
+    await page.goto(BASE + "/dead");
+    check(!/Not known/.test(await text(page)), "and is read again", await text(page));
+
+    sql("REVOKE SELECT ON outbox.dead_letters FROM console");
+    await page.goto(BASE + "/dead");
+    await shows(page, /Not known[^]*may not see this/, "a view that it may not read is not an empty one");
+    sql("SELECT outbox.grant_operate('console')");
+    await page.goto(BASE + "/do/pause?endpoint=billing");
+    sql("REVOKE EXECUTE ON FUNCTION outbox.pause_endpoint FROM console");
+    await page.getByRole("button", { name: "Pause" }).click();
+    await shows(page, /Nothing was changed/, "an action that is refused says that nothing was changed");
+    sql("SELECT outbox.grant_operate('console')");
+  },
+
+  /* Without JavaScript all but the live parts works. */
+  async plain(_, __, browser) {
+    const context = await browser.newContext({ javaScriptEnabled: false, viewport: { width: 1280, height: 800 } });
+    context.setDefaultTimeout(LIMIT);
+    const page = await context.newPage();
+    await page.goto(BASE + "/endpoint/billing");
+    check(/UTC/.test(await page.locator("time").first().innerText()), "times are in UTC", await page.locator("time").first().innerText());
+    await ask(page, "Pause", /Nothing more is sent/, "Pause");
+    check(/billing is paused/.test(await page.locator("main").innerText()), "an endpoint is paused");
+    await ask(page, "Resume", /begins again/, "Resume");
+    check(/billing is resumed/.test(await page.locator("main").innerText()), "and resumed");
+    await context.close();
+  },
+
   /* A click stops the receiver's requests, another lets them come. */
   async pause(page) {
     await page.goto(BASE);
@@ -73,6 +299,7 @@ const steps = {
 };
 
 (async () => {
+  check(Boolean(await fetch(BASE).catch(() => null)), "the console answers");
   const browser = await chromium.launch({ executablePath: process.env.BROWSER, args: ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"] });
   try {
     for (const name of process.argv.slice(2)) {

@@ -13,12 +13,28 @@ OutboxTest::Console::skip_if_missing();
 my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 
+my %env = (
+	JOURNAL => $receiver->{journal},
+	RECEIVER => $receiver->url(''),
+	$ENV{PICTURES} ? (PICTURES => $ENV{PICTURES}) : ());
+
 OutboxTest::Console::roles($node);
 endpoint($node, $receiver, 'billing', '/ok/billing', "topics => '{order.*}'");
 
 my $console = OutboxTest::Console->new($node);
 
-$console->browse('pause', JOURNAL => $receiver->{journal});
+$console->browse('pause', %env);
+
+# Endpoints in trouble, a customer whose event died
+endpoint($node, $receiver, 'crm', '/status/422/crm?body=unknown+customer', "topics => '{crm.*}', max_attempts => 2, backoff_base => '20 ms'");
+$node->safe_psql('postgres', "SELECT outbox.set_event_type('order.created', 'An order was placed.', example => '{\"order\": 4711}')");
+emit($node, 'crm.changed', qq({"order": $_, "note": "<b>\x{e2}\x{80}\x{ae}</b>"}), "key => 'customer-$_'") foreach 1 .. 3;
+endpoint_shows($node, 'crm', 'dead = 3', 'three deliveries die');
+endpoint($node, $receiver, 'acme.orders', '/status/422/acme?body=unknown+article', "topics => '{order.*}', tenant => 'acme', max_attempts => 1");
+emit($node, 'order.created', '{"order": 4711}', "key => 'order-4711', tenant => 'acme'");
+endpoint_shows($node, 'acme.orders', 'dead = 1', 'and one of a customer');
+
+$console->browse($_, %env) foreach qw(looks customer actions plain failures);
 
 unlike($console->log, qr/Traceback/, 'no fault of the console is in its log');
 done_testing();

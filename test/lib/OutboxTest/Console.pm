@@ -17,14 +17,27 @@ use OutboxTest::Receiver;
 
 my $python = -x '/usr/bin/python3' ? '/usr/bin/python3' : 'python3';
 
+sub runs
+{
+	return system("$python -c 'import starlette, uvicorn, psycopg, jinja2' >/dev/null 2>&1") == 0;
+}
+
+# Ends the test, visibly, where the console cannot be run.
+sub skip_without_python
+{
+	return if runs();
+	diag('NOT TESTED: there is no starlette, uvicorn, psycopg 3 or jinja2 for python3');
+	plan(skip_all => 'there is no starlette, uvicorn, psycopg 3 or jinja2 for python3');
+	return;
+}
+
 # Ends the test, visibly, where the console or a browser cannot be run.
 sub skip_if_missing
 {
 	my $here = "$OutboxTest::top/test/console";
 	my @missing;
 
-	push @missing, 'starlette, uvicorn, psycopg 3 or jinja2 for python3'
-	  if system("$python -c 'import starlette, uvicorn, psycopg, jinja2' >/dev/null 2>&1") != 0;
+	push @missing, 'starlette, uvicorn, psycopg 3 or jinja2 for python3' unless runs();
 	push @missing, 'node' if qx{node --version 2>&1} !~ /^v(\d+)/ || $1 < 18;
 	push @missing, 'playwright-core or axe-core (npm ci in test/console)'
 	  if grep { !-d "$here/node_modules/$_" } qw(playwright-core axe-core);
@@ -53,6 +66,36 @@ SELECT outbox.grant_operate('console');
 SELECT outbox.grant_watch('console_watch');
 SQL
 	return;
+}
+
+# The keys of a table of the console's modules, as its routes.
+sub names
+{
+	my ($table, $module) = @_;
+	my @names = split /\n/, qx{PYTHONPATH="$OutboxTest::top/console" $python -c 'from outbox_console import $module; print(*$module.$table, sep=chr(10))'};
+	croak "no $table" unless @names;
+	return @names;
+}
+
+# Puts a user into a password file, as an administrator does.
+sub add_user
+{
+	my ($file, $name, $may, $password) = @_;
+
+	open(my $in, '|-', $python, "$OutboxTest::top/console/outbox-console", '--add-user', $file, $name, $may) or croak $!;
+	print $in "$password\n";
+	close $in or croak "the user $name was not added";
+	return;
+}
+
+# What the console says instead of starting with these settings.
+sub refusal
+{
+	my ($text) = @_;
+	my $dir = PostgreSQL::Test::Utils::tempdir('refusal');
+
+	append_to_file("$dir/toml", "$text\n");
+	return scalar qx{$python "$OutboxTest::top/console/outbox-console" "$dir/toml" 2>&1 </dev/null};
 }
 
 # A console for a server.  Options are settings, as text of TOML.
