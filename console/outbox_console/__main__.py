@@ -2,6 +2,7 @@
 
 import getpass
 import logging
+import socket
 import sys
 
 import uvicorn
@@ -27,10 +28,17 @@ def main():
     except settings.Wrong as e:
         sys.exit("outbox-console: %s" % e)
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    logging.info("The console is at http://%s:%d/", chosen.listen, chosen.port)
+    family = socket.AF_INET6 if ":" in chosen.listen else socket.AF_INET
+    try:
+        listener = socket.create_server((chosen.listen, chosen.port), family=family, backlog=128)
+    except OSError as e:
+        sys.exit("outbox-console: %s port %d: %s" % (chosen.listen, chosen.port, e.strerror))
+    logging.info("The console is at http://%s:%d/", "[%s]" % chosen.listen if ":" in chosen.listen else chosen.listen,
+                 listener.getsockname()[1])
     # The peer is judged as it is: a header must not put another address in its place.
-    uvicorn.run(Console(chosen).application(), host=chosen.listen, port=chosen.port, proxy_headers=False, server_header=False,
-                access_log=False, log_level="warning", limit_concurrency=200, timeout_keep_alive=20)
+    config = uvicorn.Config(Console(chosen).application(), proxy_headers=False, server_header=False, access_log=False,
+                            log_level="warning", limit_concurrency=200, timeout_keep_alive=20)
+    uvicorn.Server(config).run(sockets=[listener])
 
 
 main()

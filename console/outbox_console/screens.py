@@ -69,7 +69,8 @@ def verdict(status, figure, endpoints):
         return "warn", "Events are delivered, but %s more than five minutes behind." % words.count(len(late), "endpoint is", "endpoints are"), \
             "%s: the oldest has waited for %s" % (late[0]["endpoint"], words.seconds(late[0]["oldest_pending_age"]))
     if dead:
-        return "warn", "Events are delivered, and %s for a decision." % words.count(dead, "dead letter waits", "dead letters wait"), ""
+        return "warn", "Events are delivered, and %s for a decision." % words.count(dead, "dead letter waits", "dead letters wait"), \
+            ", ".join("%s: %s" % (e["endpoint"], words.number(e["dead"])) for e in endpoints.rows if e["dead"])
     if status["reason"]:
         return "warn", "Events are delivered.", status["reason"]
     paused = figure.get(("outbox_endpoints", "paused"), 0)

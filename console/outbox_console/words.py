@@ -94,10 +94,8 @@ def seconds(s):
     if isinstance(s, datetime.timedelta):
         s = s.total_seconds()
     s = float(s)
-    if abs(s) < 0.001:
-        return "0 ms"
     if abs(s) < 1:
-        return "%.3g ms" % (s * 1000)
+        return "%.3g ms" % round(s * 1000, 2)
     for limit, unit, name in ((60, 1, "s"), (3600, 60, "min"), (172800, 3600, "h")):
         if abs(s) < limit:
             return "%.3g %s" % (s / unit, name)
