@@ -664,16 +664,36 @@ END $$;
 -- For the server that follows
 ------------------------------------------------------------------------
 
-DO $$
+-- Makes publications, each with a share of the events, and returns their names.  One share is the
+-- publication outbox.  Else events of a tenant are in one share, and those without a tenant by key.
+CREATE FUNCTION outbox.divide(shares int4) RETURNS SETOF text
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+SET client_min_messages = error   -- that wal_level is not logical is said by outbox.follow()
+AS $$
+#variable_conflict use_variable
+DECLARE
+    name text;
+    share text;
 BEGIN
-    -- The warning that wal_level is not logical is of no use where nothing follows.  outbox.follow() says it.
-    SET LOCAL client_min_messages = error;
-    CREATE PUBLICATION outbox FOR TABLE
-        outbox.emitted (id, xid, created_at, topic, type, key, tenant, expires_at, headers, payload, body, content_type),
-        outbox.deferred (id, xid, created_at, deliver_at, topic, type, key, tenant, expires_at, headers, payload, body,
-                         content_type)
-        WITH (publish = 'insert', publish_via_partition_root = true);
+    IF shares IS NULL OR shares NOT BETWEEN 1 AND 100 THEN
+        RAISE EXCEPTION 'invalid number of shares: %', COALESCE(shares::text, 'null')
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Pass how many followers divide the events, up to 100.';
+    END IF;
+    FOR i IN 1 .. shares LOOP
+        name := CASE shares WHEN 1 THEN 'outbox' ELSE format('outbox_%s_of_%s', i, shares) END;
+        share := CASE WHEN shares > 1 THEN
+            format('WHERE ((coalesce(hashtext(tenant), hashtext(key), uuid_hash(id)) & 2147483647) %% %s = %s)', shares, i - 1) END;
+        IF NOT EXISTS (SELECT FROM pg_publication p WHERE p.pubname = name) THEN
+            EXECUTE format('CREATE PUBLICATION %I FOR TABLE'
+                ' outbox.emitted (id, xid, created_at, topic, type, key, tenant, expires_at, headers, payload, body, content_type) %s,'
+                ' outbox.deferred (id, xid, created_at, deliver_at, topic, type, key, tenant, expires_at, headers, payload, body,'
+                ' content_type) %2$s WITH (publish = ''insert'', publish_via_partition_root = true)', name, share);
+        END IF;
+        RETURN NEXT name;
+    END LOOP;
 END $$;
+DO $$ BEGIN PERFORM outbox.divide(1); END $$;
 
 -- What a follower has to know to read these tables.  It is compared for equality.
 CREATE FUNCTION outbox.source_version() RETURNS text
@@ -734,9 +754,36 @@ BEGIN
             UPDATE outbox.pieces SET opened_at = clock_timestamp() WHERE piece = free;
         END IF;
     END IF;
+    DELETE FROM outbox.followers f WHERE NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.slot_name = f.slot);
     DELETE FROM outbox.dedup d WHERE d.ctid = ANY (ARRAY(
         SELECT o.ctid FROM outbox.dedup o WHERE o.created_at <= clock_timestamp() - interval '1 day' LIMIT 10000));
     RETURN emptied;
+END $$;
+
+-- What each follower has said last.  It counts its calls in its own database.  So a follower, or a
+-- source, that was restored from a backup has another count than the other one.
+CREATE TABLE outbox.followers (
+    slot         text PRIMARY KEY,
+    round        int8 NOT NULL,
+    said_at      timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+-- Stores the count of a follower (NULL: stores nothing), and returns the one before, the timeline
+-- of this server, a snapshot, and a place in the WAL behind the commits that the snapshot sees.
+CREATE FUNCTION outbox.check_in(slot text, round int8, OUT before int8, OUT timeline text, OUT seen pg_snapshot, OUT lsn pg_lsn)
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_variable
+BEGIN
+    seen := pg_current_snapshot();
+    lsn := pg_current_wal_insert_lsn();
+    timeline := left(pg_walfile_name(lsn), 8);
+    before := COALESCE((SELECT f.round FROM outbox.followers f WHERE f.slot = slot), 0);
+    IF round IS NOT NULL THEN
+        INSERT INTO outbox.followers AS f (slot, round) VALUES (slot, round)
+        ON CONFLICT ON CONSTRAINT followers_pkey DO UPDATE SET round = EXCLUDED.round, said_at = EXCLUDED.said_at;
+    END IF;
 END $$;
 
 -- The role needs the attribute REPLICATION, or what the service has in its place, too.
@@ -747,7 +794,7 @@ AS $$
 BEGIN
     EXECUTE format('GRANT USAGE ON SCHEMA outbox TO %I', role);
     EXECUTE format('GRANT SELECT ON outbox.emitted, outbox.deferred TO %I', role);
-    EXECUTE format('GRANT EXECUTE ON FUNCTION outbox.tidy(interval), outbox.source_version() TO %I', role);
+    EXECUTE format('GRANT EXECUTE ON FUNCTION outbox.tidy(interval), outbox.check_in(text, int8), outbox.source_version() TO %I', role);
 END $$;
 
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA outbox FROM PUBLIC;

@@ -36,13 +36,18 @@ CREATE TABLE outbox.followed (
     name         text COLLATE "C" PRIMARY KEY,
     subscription oid UNIQUE NOT NULL,
     slot         text NOT NULL,
-    copied       pg_snapshot NOT NULL,   -- of the source: what follow() has read itself
     keep         interval NOT NULL,      -- how long the source keeps what was taken
     followed_at  timestamptz NOT NULL DEFAULT now(),
+    -- What is here. A server that was restored or promoted does not have what it had before.
+    taken        pg_snapshot NOT NULL,   -- of the source: all that it sees is here
+    seen         pg_snapshot,            -- the next one, when the slot has passed seen_lsn
+    seen_lsn     pg_lsn,
+    round        int8 NOT NULL,          -- calls of keep_sources(): the source has this one or the one before
+    timelines    text[] NOT NULL,        -- of this server and of the source
     -- What the source has answered last
     asked_at     timestamptz,
     problem      text,                   -- NULL: none
-    slot_lost    bool NOT NULL DEFAULT false,
+    lost         text,                   -- slot_lost, or restored (NULL: neither)
     behind       int8,                   -- bytes of WAL that are not taken yet
     retained     int8,                   -- bytes of WAL that the slot retains
     room         int8                    -- bytes that it may still retain (NULL: no limit)
@@ -62,9 +67,9 @@ CREATE FUNCTION outbox.ask_source(conninfo text, query text) RETURNS SETOF text[
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_ask_source_1_0';
 COMMENT ON FUNCTION outbox.ask_source IS 'The rows of a query of one column, text[], at another server (08006: it cannot be reached)';
 
--- In the order of the source's numbers. What was taken before an earlier slot was lost is known
--- by its id, and left out.
-CREATE FUNCTION outbox.copy_source(name text, conninfo text, snapshot pg_snapshot) RETURNS int8
+-- In the order of the source's numbers. What was taken before is known by the snapshot 'taken', and
+-- else by its id. A publication may have a share of the events only.
+CREATE FUNCTION outbox.copy_source(name text, conninfo text, publication text, snapshot pg_snapshot, taken pg_snapshot) RETURNS int8
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -72,13 +77,26 @@ DECLARE
     landing text;
     place text;
     low text;
+    which text;
     n int8;
     total int8 := 0;
 BEGIN
     FOREACH landing IN ARRAY '{emitted,deferred}'::text[] LOOP
         -- The first element of each row is its place, which is not a column here.
         place := CASE landing WHEN 'emitted' THEN 'e.seq' ELSE 'e.id' END;
-        low := CASE landing WHEN 'emitted' THEN '-1' ELSE '00000000-0000-0000-0000-000000000000' END;
+        which := format('pg_visible_in_snapshot(e.xid, %L)', snapshot);
+        IF taken IS NOT NULL THEN
+            which := format('%s AND e.xid >= %L AND NOT pg_visible_in_snapshot(e.xid, %L)', which, pg_snapshot_xmin(taken), taken);
+        END IF;
+        SELECT which || COALESCE(' AND ' || r[1], '') INTO which FROM outbox.ask_source(conninfo, format(
+            'SELECT ARRAY[(SELECT t.rowfilter FROM pg_publication_tables t'
+            ' WHERE t.pubname = %L AND t.schemaname = ''outbox'' AND t.tablename = %L)]', publication, landing)) r;
+        -- OFFSET 0: by the index of xid, not through all that was taken.
+        SELECT r[1] INTO low FROM outbox.ask_source(conninfo, format(
+            'SELECT ARRAY[min(s.place)::text] FROM (SELECT %s AS place FROM outbox.%I e WHERE %s ORDER BY 1 LIMIT 1 OFFSET 0) s',
+            CASE landing WHEN 'emitted' THEN 'e.seq' ELSE 'e.id::text' END, landing, which)) r;
+        CONTINUE WHEN low IS NULL;
+        n := NULL;
         LOOP
             EXECUTE format(
                 'WITH page AS MATERIALIZED (SELECT r, r[1] AS place FROM outbox.ask_source($1, $2) r),'
@@ -92,9 +110,9 @@ BEGIN
             USING conninfo,
                 format('SELECT ARRAY[%s, e.id, e.xid, e.created_at, %s, e.topic, e.type, e.key, e.tenant, e.expires_at,'
                        ' e.headers, e.payload, e.body, e.content_type]::text[] FROM outbox.%I e'
-                       ' WHERE %s > %L AND pg_visible_in_snapshot(e.xid, %L) ORDER BY %s LIMIT %s',
-                       place, CASE landing WHEN 'emitted' THEN 'NULL' ELSE 'e.deliver_at' END, landing, place, low, snapshot,
-                       place, page),
+                       ' WHERE %s %s %L AND %s ORDER BY %s LIMIT %s',
+                       place, CASE landing WHEN 'emitted' THEN 'NULL' ELSE 'e.deliver_at' END, landing, place,
+                       CASE WHEN n IS NULL THEN '>=' ELSE '>' END, low, which, place, page),
                 name;
             total := total + n;
             EXIT WHEN n < page;
@@ -144,9 +162,43 @@ END $$;
 COMMENT ON FUNCTION outbox.create_source_slot IS
 'Makes a replication slot at a source (55P03: a transaction there stays open for longer than the timeout)';
 
--- Not SECURITY DEFINER: a connection string may name files of this server.
-CREATE FUNCTION outbox.follow(name text, conninfo text, publication text DEFAULT 'outbox',
-    keep interval DEFAULT '1 day', timeout interval DEFAULT '1 minute') RETURNS int8
+CREATE FUNCTION outbox.drop_subscription(name text) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    subscription text;
+BEGIN
+    SELECT s.subname INTO subscription FROM outbox.followed f JOIN pg_subscription s ON s.oid = f.subscription
+    WHERE f.name = drop_subscription.name;
+    IF FOUND THEN
+        EXECUTE format('ALTER SUBSCRIPTION %I DISABLE', subscription);
+        EXECUTE format('ALTER SUBSCRIPTION %I SET (slot_name = NONE)', subscription);
+        EXECUTE format('DROP SUBSCRIPTION %I', subscription);
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox.drop_subscription IS 'Drops the subscription of a source, and not its slot there';
+
+-- When the subscription has ended, what sends ends soon. If it does not, it sends to another
+-- server, a copy of this one: 'force' ends it.
+CREATE FUNCTION outbox.drop_source_slot(conninfo text, slot text, force bool) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    tries int4 := 0;
+BEGIN
+    WHILE EXISTS (SELECT FROM outbox.ask_source(conninfo, format(
+                      'SELECT ARRAY[slot_name::text, CASE WHEN %L THEN pg_terminate_backend(active_pid) END::text]'
+                      ' FROM pg_replication_slots WHERE slot_name = %L AND active', force, slot))) AND tries < 50 LOOP
+        tries := tries + 1;
+        PERFORM pg_sleep(0.1);
+    END LOOP;
+    PERFORM outbox.ask_source(conninfo, format('SELECT ARRAY[pg_drop_replication_slot(slot_name)::text]'
+                                               ' FROM pg_replication_slots WHERE slot_name = %L', slot));
+END $$;
+COMMENT ON FUNCTION outbox.drop_source_slot IS 'Drops a replication slot at a source (55006: it is in use)';
+
+-- Begins anew: a slot, then what the source has and is not here, then what the slot brings.
+CREATE FUNCTION outbox.take_over(name text, conninfo text, publication text, keep interval, timeout interval, force bool) RETURNS int8
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
@@ -155,12 +207,70 @@ DECLARE
         (SELECT c.system_identifier FROM pg_control_system() c),
         (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))), 8));
     subscription CONSTANT text := 'outbox_' || name;
+    f outbox.followed;
+    said text[];
+    n int8;
+BEGIN
+    SELECT * INTO f FROM outbox.followed o WHERE o.name = name FOR UPDATE;
+    PERFORM outbox.drop_subscription(name);
+    PERFORM outbox.drop_source_slot(conninfo, slot, force);
+    PERFORM outbox.create_source_slot(name, conninfo, slot, timeout);
+    BEGIN
+        -- What commits from here on comes by the slot, and so does some of what was before.
+        SELECT r INTO said FROM outbox.ask_source(conninfo, format(
+            'SELECT ARRAY[c.before, c.timeline, c.seen]::text[] FROM outbox.check_in(%L, NULL) c', slot)) r;
+        -- The numbers of transactions count for the history that they are of.
+        n := outbox.copy_source(name, conninfo, publication, said[3]::pg_snapshot,
+                                CASE WHEN f.timelines[2] = said[2] AND said[1]::int8 >= f.round - 1 THEN f.taken END);
+        EXECUTE format('CREATE SUBSCRIPTION %I CONNECTION %L PUBLICATION %I'
+                       ' WITH (slot_name = %L, create_slot = false, copy_data = false)', subscription, conninfo, publication, slot);
+        DELETE FROM outbox.followed o WHERE o.name = name;
+        INSERT INTO outbox.followed (name, subscription, slot, keep, taken, round, timelines)
+        SELECT name, s.oid, slot, keep, said[3]::pg_snapshot, said[1]::int8 + 1, ARRAY[outbox.timeline(), said[2]]
+        FROM pg_subscription s
+        WHERE s.subname = subscription AND s.subdbid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database());
+        PERFORM outbox.endpoint_changed(0);
+    EXCEPTION WHEN OTHERS OR query_canceled THEN
+        PERFORM outbox.ask_source(conninfo, format('SELECT ARRAY[pg_drop_replication_slot(%L)::text]', slot));
+        RAISE;
+    END;
+    RETURN n;
+END $$;
+COMMENT ON FUNCTION outbox.take_over IS 'Makes events of what a source has and is not here, and subscribes to what follows';
+
+CREATE FUNCTION outbox.timeline() RETURNS text
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$ SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) $$;
+COMMENT ON FUNCTION outbox.timeline IS 'The timeline of this server, which a promotion changes';
+
+-- True if both have the history that they had at the last round. The slot knows no difference: it
+-- goes on behind what this server has had once, even if it has it no more.
+CREATE FUNCTION outbox.same_history(f outbox.followed, before int8, timeline text) RETURNS bool
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$ SELECT f.round - before IN (0, 1) AND f.timelines = ARRAY[outbox.timeline(), timeline] $$;
+COMMENT ON FUNCTION outbox.same_history IS 'Neither this server nor the source was restored or promoted since the last round';
+
+-- Called once by each process that brings rows (src/emit/take.c).
+CREATE FUNCTION outbox.source_of(subscription oid, OUT name text, OUT taken pg_snapshot, OUT same bool)
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+SELECT f.name, f.taken, outbox.same_history(f, r[1]::int8, r[2])
+FROM outbox.followed f JOIN pg_subscription s ON s.oid = f.subscription,
+     LATERAL outbox.ask_source(s.subconninfo, format('SELECT ARRAY[c.before::text, c.timeline] FROM outbox.check_in(%L, NULL) c', f.slot)) r
+WHERE f.subscription = $1
+$$;
+COMMENT ON FUNCTION outbox.source_of IS 'The source that a subscription brings events of, what of it is here, and whether that is still true';
+
+-- Not SECURITY DEFINER: a connection string may name files of this server.
+CREATE FUNCTION outbox.follow(name text, conninfo text, publication text DEFAULT 'outbox',
+    keep interval DEFAULT '1 day', timeout interval DEFAULT '1 minute') RETURNS int8
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_variable
+DECLARE
     has text[];
     problem text;
     cure text;
-    lost text;
-    snapshot pg_snapshot;
-    n int8;
 BEGIN
     IF name IS NULL OR name !~ '^[a-z][a-z0-9_]{0,30}$' THEN
         RAISE EXCEPTION 'invalid name of a source: %', COALESCE(quote_literal(name), 'null')
@@ -180,7 +290,7 @@ BEGIN
             USING ERRCODE = CASE WHEN timeout IS NULL THEN 'null_value_not_allowed' ELSE 'invalid_parameter_value' END, COLUMN = 'timeout',
                   HINT = 'Pass how long to wait for transactions that are open at the source, up to ''1 day''.';
     ELSIF EXISTS (SELECT FROM outbox.followed f JOIN pg_subscription s ON s.oid = f.subscription
-                  WHERE f.name = name AND NOT f.slot_lost) THEN
+                  WHERE f.name = name AND f.lost IS NULL) THEN
         RAISE EXCEPTION 'source "%" is followed already', name
             USING ERRCODE = 'duplicate_object', COLUMN = 'name',
                   HINT = 'outbox.sources shows its state. outbox.unfollow() ends it.';
@@ -208,7 +318,7 @@ BEGIN
         cure := 'Run psql -f sql/source.sql in its database.';
     ELSIF has[4] IS NULL THEN
         problem := format('it has no publication "%s"', publication);
-        cure := 'sql/source.sql makes the publication outbox.';
+        cure := 'SELECT outbox.divide(1) makes the publication outbox there, and outbox.divide(2) makes outbox_1_of_2 and outbox_2_of_2.';
     ELSIF has[5] IS NOT NULL THEN
         problem := 'it has no replication slot left';
         cure := 'Drop a slot that is not needed, or raise max_replication_slots there.';
@@ -227,32 +337,7 @@ BEGIN
             USING ERRCODE = 'object_not_in_prerequisite_state', COLUMN = 'conninfo', HINT = cure;
     END IF;
 
-    -- A subscription without its slot, and a slot of a call that failed, are of no use.
-    SELECT p.subname::text INTO lost FROM outbox.followed f JOIN pg_subscription p ON p.oid = f.subscription WHERE f.name = name;
-    IF FOUND THEN
-        EXECUTE format('ALTER SUBSCRIPTION %I DISABLE', lost);
-        EXECUTE format('ALTER SUBSCRIPTION %I SET (slot_name = NONE)', lost);
-        EXECUTE format('DROP SUBSCRIPTION %I', lost);
-    END IF;
-    PERFORM outbox.ask_source(conninfo, format('SELECT ARRAY[pg_drop_replication_slot(slot_name)::text] FROM pg_replication_slots'
-                                               ' WHERE slot_name = %L AND NOT active', slot));
-    PERFORM outbox.create_source_slot(name, conninfo, slot, timeout);
-    BEGIN
-        -- What commits from here on comes by the slot, and so does some of what was before.
-        SELECT r[1]::pg_snapshot INTO snapshot FROM outbox.ask_source(conninfo, 'SELECT ARRAY[pg_current_snapshot()::text]') r;
-        n := outbox.copy_source(name, conninfo, snapshot);
-        EXECUTE format('CREATE SUBSCRIPTION %I CONNECTION %L PUBLICATION %I'
-                       ' WITH (slot_name = %L, create_slot = false, copy_data = false)', subscription, conninfo, publication, slot);
-        DELETE FROM outbox.followed f WHERE f.name = name;
-        INSERT INTO outbox.followed (name, subscription, slot, copied, keep)
-        SELECT name, s.oid, slot, snapshot, keep FROM pg_subscription s
-        WHERE s.subname = subscription AND s.subdbid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database());
-        PERFORM outbox.endpoint_changed(0);
-    EXCEPTION WHEN OTHERS OR query_canceled THEN
-        PERFORM outbox.ask_source(conninfo, format('SELECT ARRAY[pg_drop_replication_slot(%L)::text]', slot));
-        RAISE;
-    END;
-    RETURN n;
+    RETURN outbox.take_over(name, conninfo, publication, keep, timeout, true);
 END $$;
 COMMENT ON FUNCTION outbox.follow IS
 'Makes events of those that are emitted at another server, from now on and what it still has, and returns how many it had';
@@ -264,7 +349,6 @@ AS $$
 #variable_conflict use_variable
 DECLARE
     f record;
-    tries int4 := 0;
 BEGIN
     SELECT o.slot, s.subname, s.subconninfo INTO f
     FROM outbox.followed o LEFT JOIN pg_subscription s ON s.oid = o.subscription WHERE o.name = name;
@@ -274,19 +358,9 @@ BEGIN
                   HINT = 'outbox.sources lists those that are.';
     END IF;
     IF f.subname IS NOT NULL THEN
-        EXECUTE format('ALTER SUBSCRIPTION %I DISABLE', f.subname);
-        EXECUTE format('ALTER SUBSCRIPTION %I SET (slot_name = NONE)', f.subname);
-        EXECUTE format('DROP SUBSCRIPTION %I', f.subname);
+        PERFORM outbox.drop_subscription(name);
         BEGIN
-            -- The process that sends ends soon: what receives has ended.
-            WHILE EXISTS (SELECT FROM outbox.ask_source(f.subconninfo, format(
-                              'SELECT ARRAY[slot_name::text, pg_terminate_backend(active_pid)::text] FROM pg_replication_slots'
-                              ' WHERE slot_name = %L AND active', f.slot))) AND tries < 50 LOOP
-                tries := tries + 1;
-                PERFORM pg_sleep(0.1);
-            END LOOP;
-            PERFORM outbox.ask_source(f.subconninfo, format('SELECT ARRAY[pg_drop_replication_slot(slot_name)::text]'
-                                                            ' FROM pg_replication_slots WHERE slot_name = %L', f.slot));
+            PERFORM outbox.drop_source_slot(f.subconninfo, f.slot, true);
         EXCEPTION WHEN OTHERS THEN
             RAISE WARNING 'the replication slot "%" may still retain WAL at the source: %', f.slot, SQLERRM
                 USING HINT = format('Run SELECT pg_drop_replication_slot(%L) there.', f.slot);
@@ -306,25 +380,49 @@ AS $$
 #variable_conflict use_variable
 DECLARE
     f record;
+    had outbox.followed;
     has text[];
+    lost text;
+    passed bool;
     total int4 := 0;
 BEGIN
-    FOR f IN SELECT o.name, o.slot, o.keep, s.subconninfo FROM outbox.followed o JOIN pg_subscription s ON s.oid = o.subscription
-             ORDER BY o.asked_at NULLS FIRST LOOP
+    FOR f IN SELECT o AS had, s.subconninfo, s.subpublications[1] AS publication FROM outbox.followed o JOIN pg_subscription s ON s.oid = o.subscription
+             ORDER BY o.asked_at NULLS FIRST FOR UPDATE OF o SKIP LOCKED LOOP
+        had := f.had;
         BEGIN
             SELECT r INTO has FROM outbox.ask_source(f.subconninfo, format(
-                'SELECT ARRAY[outbox.tidy(%L)::text, s.wal_status, (pg_current_wal_lsn() - s.confirmed_flush_lsn)::int8::text,'
-                ' (pg_current_wal_lsn() - s.restart_lsn)::int8::text, s.safe_wal_size::text]'
-                ' FROM (VALUES (0)) v LEFT JOIN pg_replication_slots s ON s.slot_name = %L', f.keep, f.slot)) r;
-            total := total + has[1]::int4;
+                'SELECT ARRAY[c.before::text, c.timeline, c.seen::text, c.lsn::text, s.wal_status, s.confirmed_flush_lsn::text,'
+                ' (pg_current_wal_lsn() - s.confirmed_flush_lsn)::int8::text,'
+                ' (pg_current_wal_lsn() - s.restart_lsn)::int8::text, s.safe_wal_size::text,'
+                ' (SELECT p.oid FROM pg_publication p WHERE p.pubname = %2$L)::text]'
+                ' FROM outbox.check_in(%1$L, NULL) c LEFT JOIN pg_replication_slots s ON s.slot_name = %1$L',
+                had.slot, f.publication)) r;
+            -- A slot does not pass a place at which its publication was not there.
+            lost := CASE WHEN had.lost = 'publication_lost' OR has[10] IS NULL THEN 'publication_lost'
+                         WHEN has[5] IS NULL OR has[5] = 'lost' THEN 'slot_lost'
+                         WHEN NOT outbox.same_history(had, has[1]::int8, has[2]) THEN 'restored' END;
+            -- Nothing leaves the source before it is known that it is here.
+            IF lost IS NULL THEN
+                SELECT total + r[1]::int4 INTO total FROM outbox.ask_source(f.subconninfo, format(
+                    'SELECT ARRAY[outbox.tidy(%L)::text] FROM outbox.check_in(%L, %s)', had.keep, had.slot, had.round)) r;
+            END IF;
+            passed := had.seen_lsn IS NULL OR has[6]::pg_lsn >= had.seen_lsn;
             UPDATE outbox.followed o
-            SET asked_at = clock_timestamp(), slot_lost = has[2] IS NULL OR has[2] = 'lost',
-                problem = CASE WHEN has[2] IS NULL OR has[2] = 'lost'
-                               THEN 'the source no longer has its replication slot; call outbox.follow() again' END,
-                behind = has[3]::int8, retained = has[4]::int8, room = has[5]::int8
-            WHERE o.name = f.name;
+            SET asked_at = clock_timestamp(), lost = lost,
+                problem = CASE lost
+                    WHEN 'publication_lost' THEN format(
+                        'publication "%s" was dropped at the source; make it with outbox.divide() there, and call outbox.follow() again',
+                        f.publication)
+                    WHEN 'slot_lost' THEN 'the source no longer has its replication slot; call outbox.follow() again'
+                    WHEN 'restored' THEN 'this server or the source was restored or promoted; it is followed anew' END,
+                behind = has[7]::int8, retained = has[8]::int8, room = has[9]::int8,
+                round = o.round + (lost IS NULL)::int4,
+                taken = CASE WHEN lost IS NULL AND passed THEN COALESCE(o.seen, o.taken) ELSE o.taken END,
+                seen = CASE WHEN passed THEN has[3]::pg_snapshot ELSE o.seen END,
+                seen_lsn = CASE WHEN passed THEN has[4]::pg_lsn ELSE o.seen_lsn END
+            WHERE o.name = had.name;
         EXCEPTION WHEN OTHERS OR query_canceled THEN
-            UPDATE outbox.followed o SET asked_at = clock_timestamp(), problem = SQLERRM WHERE o.name = f.name;
+            UPDATE outbox.followed o SET asked_at = clock_timestamp(), problem = SQLERRM WHERE o.name = had.name;
             EXIT WHEN SQLSTATE = '57014';
         END;
     END LOOP;
@@ -333,10 +431,32 @@ END $$;
 COMMENT ON FUNCTION outbox.keep_sources IS
 'Asks each source for its state, has it empty tables whose events were taken, and returns how many were emptied';
 
+-- Called after it by the same process. How long this takes depends on what is missing here.
+CREATE FUNCTION outbox.follow_anew() RETURNS int8
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    f record;
+    total int8 := 0;
+BEGIN
+    FOR f IN SELECT o.name, o.keep, s.subconninfo, s.subpublications[1] AS publication, s.subenabled
+             FROM outbox.followed o JOIN pg_subscription s ON s.oid = o.subscription
+             WHERE o.lost = 'restored' AND s.subenabled LOOP
+        BEGIN
+            total := total + outbox.take_over(f.name, f.subconninfo, f.publication, f.keep, '10 s', false);
+            RAISE LOG 'outbox follows source "%" anew: this server or the source was restored or promoted', f.name;
+        EXCEPTION WHEN OTHERS THEN
+            UPDATE outbox.followed o SET problem = SQLERRM WHERE o.name = f.name;
+        END;
+    END LOOP;
+    RETURN total;
+END $$;
+COMMENT ON FUNCTION outbox.follow_anew IS 'Takes over again from sources whose history, or that of this server, is another one than before';
+
 CREATE VIEW outbox.sources AS
 SELECT f.name,
        CASE WHEN s.oid IS NULL THEN 'gone'
-            WHEN f.slot_lost THEN 'slot_lost'
+            WHEN f.lost IS NOT NULL THEN f.lost
             WHEN NOT s.subenabled THEN 'disabled'
             WHEN w.pid IS NULL THEN 'disconnected'
             ELSE 'streaming' END AS state,
@@ -351,7 +471,7 @@ LEFT JOIN pg_subscription s ON s.oid = f.subscription
 LEFT JOIN pg_stat_subscription w ON w.subid = f.subscription AND w.relid IS NULL;
 COMMENT ON VIEW outbox.sources IS 'Servers whose events are delivered here, and whether their events come';
 COMMENT ON COLUMN outbox.sources.name IS 'name that `outbox.follow()` was given';
-COMMENT ON COLUMN outbox.sources.state IS '`streaming`, `disconnected`, `disabled`, `slot_lost` or `gone`';
+COMMENT ON COLUMN outbox.sources.state IS '`streaming`, `disconnected`, `disabled`, `slot_lost`, `publication_lost`, `restored` or `gone`';
 COMMENT ON COLUMN outbox.sources.reason IS 'why it does not stream, or does not answer (NULL: it does)';
 COMMENT ON COLUMN outbox.sources.followed_at IS 'when `outbox.follow()` was called';
 COMMENT ON COLUMN outbox.sources.slot IS 'its replication slot at the source';

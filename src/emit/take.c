@@ -9,7 +9,9 @@
  * event is set aside: the subscription would stop at an error, with all that follows.
  *
  * Rows that outbox.follow() has read before the subscription began come once more.  A
- * snapshot of the source says which they are.
+ * snapshot of the source says which they are.  If this server or the source was restored or
+ * promoted, rows may be missing before those that come now.  Then none is taken: the
+ * keeper follows the source anew (server/source_keeper.c).
  */
 #include "postgres.h"
 
@@ -59,7 +61,7 @@ static struct
 {
 	Oid	  subscription; /* InvalidOid: not read yet */
 	Datum name;			/* of the source, text */
-	Datum copied;		/* pg_snapshot at the source: what outbox.follow() has read */
+	Datum taken;		/* pg_snapshot at the source: all that it sees is here */
 } source;
 
 /* A row that arrives, and the event that it becomes. */
@@ -80,7 +82,8 @@ read_source(void)
 	bool  null;
 
 	SPI_connect();
-	if (outbox_query("SELECT name, copied FROM outbox.followed WHERE subscription = $1",
+	if (outbox_query("SELECT name, taken, same FROM outbox.source_of($1)"
+					 " WHERE name IS NOT NULL",
 					 1, types, args, NULL) == 0)
 		ereport(
 			ERROR,
@@ -89,6 +92,14 @@ read_source(void)
 					MySubscription->name),
 			 errhint(
 				 "Drop it. outbox.follow() makes a subscription to a source of events.")));
+	if (!DatumGetBool(
+			SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 3, &null)))
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("this server or the source was restored or promoted"),
+			 errhint(
+				 "A process of outbox follows the source anew. outbox.sources shows its state.")));
 	for (int i = 1; i <= 2; i++)
 	{
 		Datum value = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, i,
@@ -100,15 +111,15 @@ read_source(void)
 		if (i == 1)
 			source.name = value;
 		else
-			source.copied = value;
+			source.taken = value;
 	}
 	source.subscription = MySubscription->oid;
 	SPI_finish();
 }
 
-/* True if outbox.follow() has read the row. */
+/* True if the row is here. */
 static bool
-was_copied(const Taken *t)
+was_taken(const Taken *t)
 {
 	Datum xid;
 
@@ -117,7 +128,7 @@ was_copied(const Taken *t)
 	xid = DirectFunctionCall1(xid8in,
 							  CStringGetDatum(TextDatumGetCString(t->column[TAKEN_XID])));
 
-	return DatumGetBool(DirectFunctionCall2(pg_visible_in_snapshot, xid, source.copied));
+	return DatumGetBool(DirectFunctionCall2(pg_visible_in_snapshot, xid, source.taken));
 }
 
 /* The value of a column by the input function of its type, or NULL. */
@@ -230,7 +241,7 @@ OUTBOX_FUNCTION(outbox_take_1_0, 0)
 	{
 		if (source.subscription != MySubscription->oid)
 			read_source();
-		if (was_copied(&t))
+		if (was_taken(&t))
 			return PointerGetDatum(NULL);
 	}
 	if (outbox_step_try_part(read_event, &t, &refused))

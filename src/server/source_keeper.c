@@ -1,7 +1,8 @@
 /*
  * source_keeper.c
  *	  Owns the process that looks after the servers which a database follows: it asks each
- *	  for its state, and has it empty tables that were taken (outbox.keep_sources()).
+ *	  for its state, and has it empty tables that were taken (outbox.keep_sources()).  If
+ *	  this server or the source was restored or promoted, it follows the source anew.
  *
  * It is a process of its own, for one round: a source that hangs holds up no delivery.
  */
@@ -71,6 +72,23 @@ outbox_sources_run(void *now)
 	MemoryContextSwitchTo(old);
 }
 
+/* Calls a function in a transaction, for at most so many milliseconds (0: for any time). */
+static void
+call(const char *query, int most)
+{
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	SPI_connect();
+	pgstat_report_activity(STATE_RUNNING, query);
+	if (most > 0)
+		enable_timeout_after(STATEMENT_TIMEOUT, most);
+	outbox_query(query, 0, NULL, NULL, NULL);
+	disable_timeout(STATEMENT_TIMEOUT, false);
+	SPI_finish();
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+}
+
 /* The process. */
 void
 outbox_keeper_main(Datum arg)
@@ -78,15 +96,7 @@ outbox_keeper_main(Datum arg)
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), InvalidOid, 0);
-	StartTransactionCommand();
-	PushActiveSnapshot(GetTransactionSnapshot());
-	SPI_connect();
-	pgstat_report_activity(STATE_RUNNING, "outbox.keep_sources()");
-	enable_timeout_after(STATEMENT_TIMEOUT, ROUND_MOST);
-	outbox_query("SELECT outbox.keep_sources()", 0, NULL, NULL, NULL);
-	disable_timeout(STATEMENT_TIMEOUT, false);
-	SPI_finish();
-	PopActiveSnapshot();
-	CommitTransactionCommand();
+	call("SELECT outbox.keep_sources()", ROUND_MOST);
+	call("SELECT outbox.follow_anew()", 0);
 	proc_exit(0);
 }

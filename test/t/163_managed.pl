@@ -120,4 +120,37 @@ push @ids, announce(15);
 $receiver->wait_delivered(1, id => $_) foreach @ids;
 is(ask("SELECT string_agg(payload ->> 'n', ' ' ORDER BY seq) FROM outbox.all_events WHERE topic = 'order.created'"),
 	join(' ', 0 .. 15), 'nothing is lost, and nothing is twice in the log');
+
+# --- Two followers, each with a share, and a follower of two sources
+
+is(join(' ', split /\n/, at_source('SELECT outbox.divide(2)')), 'outbox_1_of_2 outbox_2_of_2', 'a source is divided');
+ask("SELECT outbox.unfollow('shop')");
+$follower->safe_psql('postgres', 'CREATE DATABASE half');
+$follower->safe_psql('half', 'CREATE EXTENSION outbox');
+my $some = "SELECT count(outbox.emit('share.n', '{}', key => CASE WHEN i <= 40 THEN 'k' || i % 20 END, tenant => CASE WHEN i > 60 THEN 't' || i % 10 END)) FROM generate_series(1, 100) i";
+at_source($some, 'shop_app');
+ask(follow("publication => 'outbox_1_of_2'"));
+$follower->safe_psql('half', follow("publication => 'outbox_2_of_2'"));
+at_source($some, 'shop_app');
+sub shares
+{
+	return map { my $db = $_; [ split /\n/, $follower->safe_psql($db, "SELECT $_[0] FROM outbox.all_events WHERE topic = 'share.n'") ] } 'postgres', 'half';
+}
+wait_until { my ($one, $other) = shares('id'); @$one + @$other == 200 } 'both halves arrive';
+my ($one, $other) = shares("DISTINCT COALESCE(tenant, key)");
+my %in_one = map { $_ => 1 } grep { $_ ne '' } @$one;
+is(scalar(grep { $in_one{$_} } @$other), 0, 'each key, and each tenant, is in one half');
+cmp_ok(@$_, '>', 5, 'and each half has some') foreach $one, $other;
+
+$source->safe_psql('postgres', 'CREATE DATABASE market OWNER provided');
+$source->safe_psql('market', "\\i $top/sql/source.sql", extra_params => [ '-q', '-U', 'provided' ]);
+$source->safe_psql('market', "SELECT outbox.grant_follow('outbox_follower')", extra_params => [ '-U', 'provided' ]);
+my $before = $source->safe_psql('market', "SELECT outbox.emit('order.market', '{}')", extra_params => [ '-U', 'provided' ]);
+ask("SELECT outbox.follow('market', " . quoted($conninfo =~ s/dbname='?shop'?/dbname=market/r) . ')');
+my @market = ($before, $source->safe_psql('market', "SELECT outbox.emit('order.market', '{}')", extra_params => [ '-U', 'provided' ]));
+$receiver->wait_delivered(1, id => $_) foreach @market;
+is(ask("SELECT string_agg(name || ' ' || state, ', ' ORDER BY name) FROM outbox.sources"), 'market streaming, shop streaming', 'a follower has two sources');
+ask("SELECT outbox.unfollow(name) FROM outbox.sources");
+$follower->safe_psql('half', "SELECT outbox.unfollow('shop')");
+is(at_source('SELECT count(*) FROM pg_replication_slots'), 0, 'and ends both');
 done_testing();

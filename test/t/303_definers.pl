@@ -44,7 +44,7 @@ FROM (SELECT DISTINCT unnest(proargtypes) AS oid FROM pg_proc WHERE pronamespace
 SQL
 is(ask(<<'SQL'), 'change_endpoint', 'one makes SQL of text: the default of an argument that it has compared with the catalogue');
 SELECT string_agg(DISTINCT proname, ' ') FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace
-AND prolang = (SELECT oid FROM pg_language WHERE lanname = 'plpgsql') AND prosrc ~* '\mEXECUTE\M' AND proname NOT IN ('grant_to', 'privileges_of', 'revoke_all', 'copy_source', 'follow', 'unfollow')
+AND prolang = (SELECT oid FROM pg_language WHERE lanname = 'plpgsql') AND prosrc ~* '\mEXECUTE\M' AND proname NOT IN ('grant_to', 'privileges_of', 'revoke_all', 'copy_source', 'take_over', 'drop_subscription')
 SQL
 
 # --- Each has to
