@@ -27,7 +27,7 @@ C_SOURCES = $(sort $(wildcard $(DIRS:%=%/*.c)))
 OBJS = $(C_SOURCES:.c=.o)
 
 # The install script is made of parts, in this order.
-SQL_PARTS = $(patsubst %,sql/parts/%.sql,guard log emit event_types workers endpoints secrets deliveries forget follow \
+SQL_PARTS = $(patsubst %,sql/parts/%.sql,guard log emit event_types workers endpoints secrets deliveries rollups forget follow \
 	figures views pages operators portal tenant_limits copies grants privileges dump)
 
 # sql/ holds the install script, the source of doc/follow.md and the inputs of pg_regress side by side.

@@ -667,6 +667,16 @@ END $$;
 COMMENT ON FUNCTION outbox.portal_send_test IS
 'Sends one event to this endpoint of a tenant alone, and returns its id';
 
+CREATE FUNCTION outbox.portal_figures(tenant text, endpoint text DEFAULT NULL, bucket interval DEFAULT '1 hour',
+    from_time timestamptz DEFAULT now() - interval '1 day', to_time timestamptz DEFAULT now()) RETURNS SETOF jsonb
+LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 100 SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN QUERY SELECT outbox.figures(endpoint, outbox.portal_tenant(tenant), bucket, from_time, to_time);
+END $$;
+COMMENT ON FUNCTION outbox.portal_figures IS
+'What an endpoint of a tenant or (NULL) all of them did from one time to another, as outbox.figures()';
+
 ------------------------------------------------------------------------
 -- What a tenant may subscribe to
 ------------------------------------------------------------------------

@@ -124,9 +124,16 @@ typedef enum OutboxOrdering
 	OUTBOX_ORDER_STRICT
 } OutboxOrdering;
 
-/* Latencies of the last five minutes, in logarithmic buckets. */
+/*
+ * Latencies of the last five minutes, in logarithmic buckets.  Those of a bucket of figures
+ * are all there until the first delivery of the next.
+ */
 #define OUTBOX_HISTOGRAM_BUCKETS 128
 #define OUTBOX_HISTOGRAM_MINUTES 5
+#define OUTBOX_FIGURES_TIME (OUTBOX_HISTOGRAM_MINUTES * USECS_PER_MINUTE)
+
+/* These counters have figures: the first ones. */
+#define OUTBOX_FIGURES (OUTBOX_COUNT_UNREADABLE + 1)
 
 typedef struct OutboxHistogram
 {
@@ -350,6 +357,11 @@ typedef struct OutboxTally
 	int64	   candidate[OUTBOX_COUNTERS]; /* stored, shown once the WAL is flushed ... */
 	XLogRecPtr candidate_lsn;			   /* ... up to here (0: there are none) */
 	XLogRecPtr settled_lsn; /* 'count' was stored later, here (0: was not) */
+
+	/* The open bucket of figures: what was counted before it. */
+	TimestampTz figures_until; /* its end (0: none is open) */
+	int64		figures_failed;
+	int64		figures_base[OUTBOX_FIGURES];
 } OutboxTally;
 
 /* The changes of the endpoint's position and subscription that are to be stored. */

@@ -23,8 +23,8 @@ const char *const outbox_endpoint_states[] = {
 	[OUTBOX_ENDPOINT_HELD] = "held",
 };
 
-static double
-percentile(const uint32 *counts, int64 total, double p)
+double
+outbox_percentile(const uint32 *counts, int64 total, double p)
 {
 	int64 seen = 0;
 
@@ -59,9 +59,9 @@ fill_latency(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 	}
 	if (total == 0)
 		return;
-	s->latency_p50_ms = percentile(sum, total, 0.50);
-	s->latency_p95_ms = percentile(sum, total, 0.95);
-	s->latency_p99_ms = percentile(sum, total, 0.99);
+	s->latency_p50_ms = outbox_percentile(sum, total, 0.50);
+	s->latency_p95_ms = outbox_percentile(sum, total, 0.95);
+	s->latency_p99_ms = outbox_percentile(sum, total, 0.99);
 }
 
 static OutboxEndpointState

@@ -10,11 +10,13 @@
 #include "base/outbox.h"
 
 #include "miscadmin.h"
+#include "port/pg_bswap.h"
 #include "port/pg_bitutils.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "endpoint/tally.h"
+#include "endpoint/tenant.h"
 
 const OutboxCounterName outbox_counter_names[OUTBOX_COUNTERS] = {
 	[OUTBOX_COUNT_DELIVERED] = {"delivered_total", NULL},
@@ -64,6 +66,12 @@ static MemoryContext tallies_cxt;	 /* counts and errors */
 static MemoryContext tally_slab;	 /* OutboxTally */
 static MemoryContext histogram_slab; /* OutboxHistogram */
 
+/* Figures that are to be written: the oldest are lost where that fails for hours. */
+#define FIGURES_AT_MOST 100000
+
+static dlist_head figures = DLIST_STATIC_INIT(figures);
+static int		  nfigures;
+
 static void
 make_contexts(void)
 {
@@ -74,6 +82,95 @@ make_contexts(void)
 	histogram_slab = SlabContextCreate(tallies_cxt, "outbox latencies",
 									   SLAB_DEFAULT_BLOCK_SIZE, sizeof(OutboxHistogram));
 }
+
+/* ------------------------------------------------------------ figures */
+
+dlist_head *
+outbox_tally_figures(void)
+{
+	return &figures;
+}
+
+void
+outbox_tally_free_figures(OutboxFigures *f)
+{
+	dlist_delete(&f->node);
+	pfree(f);
+	nfigures--;
+}
+
+static uint8 *
+put_figure(uint8 *p, int number, int64 count)
+{
+	uint32 n = pg_hton32((uint32) Min(count, PG_UINT32_MAX));
+
+	if (count <= 0)
+		return p;
+	*p = (uint8) number;
+	memcpy(p + 1, &n, sizeof(n));
+	return p + OUTBOX_FIGURE_BYTES;
+}
+
+void
+outbox_tally_end_figures(OutboxEndpoint *ep)
+{
+	OutboxTally *t = ep->tally;
+	TimestampTz	 at = t->figures_until - OUTBOX_FIGURES_TIME;
+	const char	*tenant = outbox_tenant_name(ep->tenant);
+	size_t		 most = OUTBOX_FIGURE_BYTES * (OUTBOX_HISTOGRAM_BUCKETS + OUTBOX_FIGURES);
+	OutboxFigures *f;
+	uint8		  *p;
+
+	if (t->figures_until == 0)
+		return;
+	t->figures_until = 0;
+	f = MemoryContextAlloc(tallies_cxt, offsetof(OutboxFigures, counts) + most);
+	p = f->counts;
+	for (int i = 0; t->latency && i < OUTBOX_HISTOGRAM_BUCKETS; i++)
+	{
+		int64 n = 0;
+
+		for (int row = 0; row < OUTBOX_HISTOGRAM_MINUTES; row++)
+			if (t->latency->minute[row] / OUTBOX_HISTOGRAM_MINUTES ==
+				at / OUTBOX_FIGURES_TIME)
+				n += t->latency->count[row][i];
+		p = put_figure(p, i, n);
+	}
+	f->delivered = t->delivered - t->figures_base[OUTBOX_COUNT_DELIVERED];
+	f->failed = t->failed_attempts - t->figures_failed;
+	p = put_figure(p, OUTBOX_FIGURE_COUNTER + OUTBOX_COUNT_DELIVERED, f->delivered);
+	for (int c = OUTBOX_COUNT_DELIVERED + 1; c < OUTBOX_FIGURES; c++)
+		p = put_figure(p, OUTBOX_FIGURE_COUNTER + c, t->count[c] - t->figures_base[c]);
+	f->size = (int) (p - f->counts);
+	f->endpoint_id = ep->id;
+	f->at = at;
+
+	/* The name comes behind the counts, in place of the room that they did not need. */
+	f = repalloc(f,
+				 offsetof(OutboxFigures, counts) + f->size +
+					 (tenant ? strlen(tenant) + 1 : 0));
+	f->tenant = tenant ? strcpy((char *) f->counts + f->size, tenant) : NULL;
+	dlist_push_tail(&figures, &f->node);
+	if (++nfigures > FIGURES_AT_MOST)
+		outbox_tally_free_figures(dlist_head_element(OutboxFigures, node, &figures));
+}
+
+/* Something is about to be counted at this time. */
+static void
+begin_figures(OutboxEndpoint *ep, TimestampTz now)
+{
+	OutboxTally *t = ep->tally;
+
+	if (now < t->figures_until)
+		return;
+	outbox_tally_end_figures(ep);
+	t->figures_until = now - now % OUTBOX_FIGURES_TIME + OUTBOX_FIGURES_TIME;
+	memcpy(t->figures_base, t->count, sizeof(t->figures_base));
+	t->figures_base[OUTBOX_COUNT_DELIVERED] = t->delivered;
+	t->figures_failed = t->failed_attempts;
+}
+
+/* ------------------------------------------------------------ counters */
 
 void
 outbox_tally_count(OutboxEndpoint *ep, OutboxCounter counter)
@@ -107,6 +204,7 @@ failure_class(const OutboxOutcome *o)
 void
 outbox_tally_failure(OutboxEndpoint *ep, const OutboxOutcome *o)
 {
+	begin_figures(ep, GetCurrentTimestamp());
 	ep->tally->failed_attempts++;
 	outbox_tally_count(ep, failure_class(o));
 }
@@ -114,6 +212,7 @@ outbox_tally_failure(OutboxEndpoint *ep, const OutboxOutcome *o)
 void
 outbox_tally_death(OutboxEndpoint *ep, const char *reason)
 {
+	begin_figures(ep, GetCurrentTimestamp());
 	for (int c = OUTBOX_COUNT_MAX_ATTEMPTS; c <= OUTBOX_COUNT_UNREADABLE; c++)
 		if (strcmp(outbox_counter_names[c].label, reason) == 0)
 			outbox_tally_count(ep, c);
@@ -238,6 +337,7 @@ outbox_tally_free(OutboxEndpoint *ep)
 	ep->counts = NULL;
 	if (ep->tally == &none)
 		return;
+	outbox_tally_end_figures(ep);
 	if (ep->tally->latency)
 		pfree(ep->tally->latency);
 	if (ep->tally->last_error)
@@ -252,8 +352,8 @@ outbox_tally_rest(OutboxEndpoint *ep, TimestampTz now)
 	const OutboxTally *t = ep->tally;
 	OutboxCounts	  *kept;
 
-	if (t->latency || outbox_tally_is_recent(ep, now) || outbox_tally_waits(ep) ||
-		t->shown[OUTBOX_COUNT_DELIVERED] != t->delivered ||
+	if (t->latency || t->figures_until != 0 || outbox_tally_is_recent(ep, now) ||
+		outbox_tally_waits(ep) || t->shown[OUTBOX_COUNT_DELIVERED] != t->delivered ||
 		memcmp(t->count + 1, t->shown + 1, sizeof(int64) * (OUTBOX_COUNTERS - 1)) != 0)
 		return;
 	kept = keep_counts(t);
@@ -301,6 +401,7 @@ outbox_tally_latency(OutboxEndpoint *ep, int64 usec, TimestampTz now)
 	int	  row = minute % OUTBOX_HISTOGRAM_MINUTES;
 	int	  bucket;
 
+	begin_figures(ep, now);
 	if (ep->tally->latency == NULL)
 		ep->tally->latency = MemoryContextAllocZero(histogram_slab,
 													sizeof(OutboxHistogram));
@@ -318,6 +419,7 @@ outbox_tally_success(OutboxEndpoint *ep, TimestampTz now)
 {
 	int64 second = now / USECS_PER_SEC;
 
+	begin_figures(ep, now);
 	for (int64 s = Max(ep->tally->recent_second + 1, second - 59); s <= second; s++)
 		ep->tally->recent[s % 60] = 0;
 	ep->tally->recent_second = Max(ep->tally->recent_second, second);

@@ -48,6 +48,33 @@ extern void outbox_tally_wake(OutboxEndpoint *ep);
 extern void outbox_tally_rest(OutboxEndpoint *ep, TimestampTz now);
 extern void outbox_tally_free(OutboxEndpoint *ep);
 
+/*
+ * What an endpoint did in a bucket of figures that has ended.  'counts' has OUTBOX_FIGURE_BYTES
+ * for each count that is not 0: its number, and the count.  Two of them in a row are their
+ * sum.
+ */
+#define OUTBOX_FIGURE_BYTES 5
+
+typedef struct OutboxFigures
+{
+	dlist_node	node;
+	int32		endpoint_id;
+	char	   *tenant; /* NULL: none */
+	TimestampTz at;		/* its beginning */
+	int64		delivered;
+	int64		failed; /* attempts */
+	int			size;
+	uint8		counts[FLEXIBLE_ARRAY_MEMBER];
+} OutboxFigures;
+
+/* Numbers in 'counts': buckets of latencies come first, then counters. */
+#define OUTBOX_FIGURE_COUNTER OUTBOX_HISTOGRAM_BUCKETS
+
+/* Those that are to be written.  The second ends the open bucket of an endpoint. */
+extern dlist_head *outbox_tally_figures(void);
+extern void		   outbox_tally_end_figures(OutboxEndpoint *ep);
+extern void		   outbox_tally_free_figures(OutboxFigures *f);
+
 /* True if something was delivered in the last minute. */
 extern bool outbox_tally_is_recent(const OutboxEndpoint *ep, TimestampTz now);
 

@@ -63,6 +63,7 @@ static const char *const step_names[OUTBOX_STEPS] = {
 	[OUTBOX_STEP_FORGET] = "forget",
 	[OUTBOX_STEP_SEEK] = "seek",
 	[OUTBOX_STEP_LEFTOVERS] = "leftovers",
+	[OUTBOX_STEP_FIGURES] = "figures",
 	[OUTBOX_STEP_SEND] = "send",
 };
 

@@ -43,6 +43,13 @@ static const char *const table_names[OUTBOX_TABLES] = {
 	[OUTBOX_TABLE_SCHEDULED] = "scheduled",
 	[OUTBOX_TABLE_DEDUP] = "dedup",
 	[OUTBOX_TABLE_FORGOTTEN] = "forgotten",
+	[OUTBOX_TABLE_FIGURES] = "figures",
+	[OUTBOX_TABLE_FIGURES_0] = "figures_0",
+	[OUTBOX_TABLE_FIGURES_1] = "figures_1",
+	[OUTBOX_TABLE_FIGURES_2] = "figures_2",
+	[OUTBOX_TABLE_FIGURES_3] = "figures_3",
+	[OUTBOX_TABLE_FIGURES_4] = "figures_4",
+	[OUTBOX_TABLE_FIGURES_5] = "figures_5",
 };
 
 static Oid sequence_oid;

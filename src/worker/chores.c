@@ -17,12 +17,14 @@
 #include "emit/dedup.h"
 #include "emit/scheduled.h"
 #include "endpoint/status.h"
+#include "endpoint/tally.h"
 #include "endpoint/window.h"
 #include "log/retention.h"
 #include "log/step.h"
 #include "log/transaction.h"
 #include "server/shares.h"
 #include "server/source_keeper.h"
+#include "store/figures.h"
 #include "store/own_events.h"
 #include "store/positions.h"
 #include "store/settle.h"
@@ -263,6 +265,7 @@ static const Chore chores[] = {
 	{OUTBOX_STEP_DEDUP, OF_DATABASE, outbox_dedup_next_time, outbox_dedup_sweep,
 	 outbox_dedup_failed},
 	{OUTBOX_STEPS, OF_DATABASE, outbox_sources_next_time, outbox_sources_run, NULL},
+	{OUTBOX_STEP_FIGURES, 0, outbox_figures_due, outbox_figures_write, NULL},
 };
 
 /* Returns when the chore is due, if it may be carried out. */
@@ -310,6 +313,22 @@ outbox_chores_first(TimestampTz now)
 	for (int i = 0; i < FIRST_CHORES; i++)
 		carry_out(&chores[i], now);
 	return loads || outbox_roster_to_load() == NIL;
+}
+
+/* Writes the figures of open buckets as well, because their worker ends. */
+void
+outbox_chores_end(TimestampTz now)
+{
+	dlist_head *figures = outbox_tally_figures();
+	dlist_node *first;
+
+	for (int i = 0; i < outbox_loop.roster.n; i++)
+		outbox_tally_end_figures(outbox_loop.roster.endpoints[i]);
+	do
+	{
+		first = dlist_is_empty(figures) ? NULL : dlist_head_node(figures);
+		(void) outbox_step_run(OUTBOX_STEP_FIGURES, outbox_figures_write, &now);
+	} while (!dlist_is_empty(figures) && dlist_head_node(figures) != first);
 }
 
 void

@@ -24,6 +24,9 @@ extern bool outbox_chores_first(TimestampTz now);
 extern void outbox_chores_backlog(TimestampTz now);
 extern void outbox_chores_last(TimestampTz now);
 
+/* The worker is about to end: what it has counted is written. */
+extern void outbox_chores_end(TimestampTz now);
+
 /* Returns when one of the steps is due by itself. */
 extern TimestampTz outbox_chores_next_time(void);
 

@@ -142,6 +142,8 @@ waits_until(OutboxEndpoint *ep, TimestampTz now, bool quiet)
 		until = Min(until, outbox_settle_shares_at(ep));
 	if (ep->tally->latency || outbox_tally_is_recent(ep, now))
 		until = Min(until, now + PUBLISH_IDLE_EVERY);
+	if (ep->tally->figures_until != 0)
+		until = Min(until, ep->tally->figures_until);
 	if (outbox_endpoint_lacks(ep, now))
 		until = Min(until, now + PUBLISH_LACK_EVERY);
 	if (outbox_status_is_stuck(ep))
@@ -246,6 +248,8 @@ outbox_publish(TimestampTz now)
 			if (outbox_loop.due.settle_since == 0)
 				outbox_loop.due.settle_since = now;
 		}
+		if (ep->tally->figures_until <= now)
+			outbox_tally_end_figures(ep);
 		if (ep->tally->latency && now - ep->tally->last_active_at > FORGET_LATENCY_AFTER)
 		{
 			pfree(ep->tally->latency);

@@ -332,7 +332,7 @@ my %call = (
 	portal_deliveries => '%t, %e', portal_attempts => '%t, %e', portal_retry => "%t, %e, %v", portal_delivery => "%t, %e, %v",
 	portal_replays => '%t, %e', portal_cancel_replay => "%t, %e, $replay->{replay_id}",
 	portal_replay => q(%t, %e, '2026-01-01'), portal_send_test => '%t, %e', portal_drop_endpoint => '%t, %e, true',
-	portal_create_endpoint => '%t, %u', portal_event_types => '%t', portal_limits => '%t');
+	portal_create_endpoint => '%t, %u', portal_event_types => '%t', portal_limits => '%t', portal_figures => '%t, %e');
 is(join(' ', map { "outbox.$_" } sort keys %call), $granted, 'every function of the portal is tried');
 is(ask("SELECT string_agg(DISTINCT kind, ' ') FROM outbox.privileges_of('portal')"), 'FUNCTION SCHEMA', 'no table and no view is granted');
 

@@ -66,7 +66,7 @@ my %arguments = (
 	portal_endpoints => "'t'", portal_create_endpoint => "'t', '$url'", portal_alter_endpoint => "'t', 'e', '{}'", portal_drop_endpoint => "'t', 'e', true",
 	portal_deliveries => "'t'", portal_attempts => "'t'", portal_retry => "'t', 'e', '$id'", portal_delivery => "'t', 'e', '$id'", portal_cancel_replay => "'t', 'e', 1", cancel_replay => "'e', 1", set_secrets => "'{}'", portal_replay => "'t', 'e', now() - interval '1 hour'",
 	portal_event_types => "'t'", log_size_now => '', farthest_behind => '1000', kept_for => "'events'", retention_held => '', scheduled_now => '', parked_count => "1, 'dead'",
-	metrics => '');
+	metrics => '', tenant_usage => "'2026-01-01'");
 foreach my $function (@definers)
 {
 	my $arguments = $arguments{$function} // ($function =~ /^portal_/ ? "'t', 'e'" : "'e'");

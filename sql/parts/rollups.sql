@@ -1,0 +1,109 @@
+------------------------------------------------------------------------
+-- Figures that are kept: what each endpoint did, by five minutes for two days, and by the
+-- hour for 90.
+------------------------------------------------------------------------
+
+-- Pieces 0 to 2 have buckets of five minutes and are used for a day each, 3 to 5 those of an
+-- hour for 45 days.  Which one follows from the time, and the worker empties it before.
+CREATE TABLE outbox.figures (
+    piece           int2 NOT NULL,
+    endpoint_id     int4 NOT NULL,
+    at              timestamptz NOT NULL,
+    tenant          text COLLATE "C",
+    delivered       int8 NOT NULL,
+    failed          int8 NOT NULL,
+    counts          bytea NOT NULL,
+    PRIMARY KEY (endpoint_id, at, piece)
+) PARTITION BY LIST (piece);
+CREATE TABLE outbox.figures_0 PARTITION OF outbox.figures FOR VALUES IN (0) USING heap;
+CREATE TABLE outbox.figures_1 PARTITION OF outbox.figures FOR VALUES IN (1) USING heap;
+CREATE TABLE outbox.figures_2 PARTITION OF outbox.figures FOR VALUES IN (2) USING heap;
+CREATE TABLE outbox.figures_3 PARTITION OF outbox.figures FOR VALUES IN (3) USING heap;
+CREATE TABLE outbox.figures_4 PARTITION OF outbox.figures FOR VALUES IN (4) USING heap;
+CREATE TABLE outbox.figures_5 PARTITION OF outbox.figures FOR VALUES IN (5) USING heap;
+COMMENT ON TABLE outbox.figures IS
+'What endpoints did, by five minutes for two days and by the hour for 90, dropped or not';
+COMMENT ON TABLE outbox.figures_0 IS 'A piece of the figures of five minutes: the pieces are used in turn';
+COMMENT ON TABLE outbox.figures_1 IS 'A piece of the figures of five minutes: the pieces are used in turn';
+COMMENT ON TABLE outbox.figures_2 IS 'A piece of the figures of five minutes: the pieces are used in turn';
+COMMENT ON TABLE outbox.figures_3 IS 'A piece of the figures of hours: the pieces are used in turn';
+COMMENT ON TABLE outbox.figures_4 IS 'A piece of the figures of hours: the pieces are used in turn';
+COMMENT ON TABLE outbox.figures_5 IS 'A piece of the figures of hours: the pieces are used in turn';
+
+CREATE FUNCTION outbox.figures_sum(counts bytea) RETURNS bytea
+LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_figures_sum_1_0';
+COMMENT ON FUNCTION outbox.figures_sum IS 'outbox.figures.counts of several rows, one behind the other, as those of one row';
+
+CREATE FUNCTION outbox.figures_shown(counts bytea) RETURNS jsonb
+LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_figures_shown_1_0';
+COMMENT ON FUNCTION outbox.figures_shown IS 'outbox.figures.counts of one or several rows, as they are shown';
+
+-- The plan is made once in a session.  Few rows are read by the key, and many in a scan.
+CREATE FUNCTION outbox.figures(endpoint text DEFAULT NULL, tenant text DEFAULT NULL, bucket interval DEFAULT '1 hour',
+    from_time timestamptz DEFAULT now() - interval '1 day', to_time timestamptz DEFAULT now()) RETURNS SETOF jsonb
+LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 100 SET search_path = pg_catalog, pg_temp SET "TimeZone" = 'UTC' SET jit = off
+AS $$
+#variable_conflict use_variable
+DECLARE
+    width CONSTANT float8 := extract(epoch FROM bucket);
+    hourly CONSTANT bool := width >= 3600;
+    zero CONSTANT timestamptz := '2000-01-01';
+    ids int4[];
+BEGIN
+    PERFORM outbox.check_tenant(tenant);
+    IF bucket IS NULL OR from_time IS NULL OR to_time IS NULL THEN
+        RAISE EXCEPTION '% must not be null', CASE WHEN bucket IS NULL THEN 'bucket' WHEN from_time IS NULL THEN 'from_time' ELSE 'to_time' END
+            USING ERRCODE = 'null_value_not_allowed',
+                  COLUMN = CASE WHEN bucket IS NULL THEN 'bucket' WHEN from_time IS NULL THEN 'from_time' ELSE 'to_time' END,
+                  HINT = 'Leave it out for buckets of an hour, and for the last day.';
+    ELSIF width NOT BETWEEN 300 AND 7776000 OR extract(month FROM bucket) + extract(year FROM bucket) <> 0
+          OR width::int8 % (CASE WHEN hourly THEN 3600 ELSE 300 END) <> 0 OR width <> width::int8 THEN
+        RAISE EXCEPTION 'invalid bucket %', bucket
+            USING ERRCODE = 'invalid_parameter_value', COLUMN = 'bucket',
+                  HINT = 'Use a multiple of 5 minutes below an hour, or a multiple of an hour up to 90 days.';
+    ELSIF NOT isfinite(from_time) OR NOT isfinite(to_time) OR from_time < zero OR to_time > zero + interval '1000 years'
+          OR extract(epoch FROM to_time) - extract(epoch FROM from_time) > 2200 * width THEN
+        RAISE EXCEPTION 'more than 2200 buckets'
+            USING ERRCODE = 'invalid_parameter_value', COLUMN = 'from_time',
+                  HINT = 'Use a larger bucket, or times that are closer to each other.';
+    END IF;
+    IF endpoint IS NOT NULL THEN
+        SELECT array_agg(s.endpoint_id) INTO ids FROM outbox.endpoint_settings s
+        WHERE s.name = endpoint AND (figures.tenant IS NULL OR s.tenant = figures.tenant);
+        IF tenant IS NULL THEN
+            PERFORM outbox.require_endpoint(endpoint, ids IS NOT NULL);
+        ELSE
+            PERFORM outbox.require_own(tenant, endpoint, ids IS NOT NULL);
+        END IF;
+    ELSIF tenant IS NOT NULL THEN
+        SELECT COALESCE(array_agg(s.endpoint_id), '{}') INTO ids FROM outbox.endpoint_settings s WHERE s.tenant = figures.tenant;
+    END IF;
+    from_time := date_bin(bucket, from_time, zero);
+    RETURN QUERY
+    SELECT jsonb_build_object('at', b.at) || outbox.figures_shown(b.counts)
+    FROM (SELECT date_bin(bucket, f.at, zero) AS at, string_agg(f.counts, '') AS counts
+          FROM (SELECT r.at, r.counts FROM outbox.figures r
+                WHERE ids IS NOT NULL AND r.endpoint_id = ANY (ids) AND r.at >= from_time AND r.at < to_time
+                AND r.piece = ANY (CASE WHEN hourly THEN '{3,4,5}' ELSE '{0,1,2}' END::int2[])
+                UNION ALL
+                SELECT r.at, r.counts FROM outbox.figures r
+                WHERE ids IS NULL AND r.at >= from_time AND r.at < to_time
+                AND r.piece = ANY (CASE WHEN hourly THEN '{3,4,5}' ELSE '{0,1,2}' END::int2[])) f
+          GROUP BY 1) b
+    ORDER BY b.at;
+END $$;
+COMMENT ON FUNCTION outbox.figures IS
+'What an endpoint, those of a tenant or (NULL) all did from one time to another, by buckets of five minutes or more: '
+'those of the last two days below an hour, of 90 days else';
+
+CREATE FUNCTION outbox.tenant_usage(from_time timestamptz, to_time timestamptz DEFAULT now(),
+    OUT tenant text, OUT delivered int8, OUT failed_attempts int8) RETURNS SETOF record
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+SELECT f.tenant, sum(f.delivered)::int8, sum(f.failed)::int8
+FROM outbox.figures f
+WHERE f.piece IN (3, 4, 5) AND f.tenant IS NOT NULL AND f.at >= $1 AND f.at < $2
+GROUP BY f.tenant ORDER BY f.tenant
+$$;
+COMMENT ON FUNCTION outbox.tenant_usage IS
+'What was delivered to each tenant, and how many attempts failed, in the hours that began between two times';

@@ -1,0 +1,288 @@
+/*
+ * figures.c
+ *	  Owns outbox.figures: what endpoints did, in buckets of five minutes and of an hour.
+ *
+ * A bucket is counted in memory (tally.c), and written once it has ended.  A second one of the
+ * same endpoint and time is added to the row, as where another worker has taken the endpoint.
+ * A crash loses the open buckets.
+ *
+ * The table has three pieces for each width, used in turn: which one follows from the time of
+ * the bucket.  A piece is emptied before the first row of another turn.
+ */
+#include "base/outbox.h"
+
+#include "catalog/pg_type.h"
+#include "port/pg_bswap.h"
+#include "storage/lmgr.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/fmgrprotos.h"
+#include "utils/timestamp.h"
+
+#include "base/crash_point.h"
+#include "base/query.h"
+#include "base/table_rows.h"
+#include "base/version.h"
+#include "endpoint/endpoint_stats.h"
+#include "log/tables.h"
+#include "log/transaction.h"
+#include "server/subscription.h"
+#include "store/figures.h"
+
+/* Buckets end together.  They are written together, so many in a transaction. */
+#define GATHER_FOR (1 * USECS_PER_SEC)
+#define AT_ONCE 200
+
+#define LOCKED_AGAIN \
+	(10 * USECS_PER_SEC) /* µs: after a piece that is to be emptied was locked */
+
+#define PIECES 3 /* of each width */
+
+/* How long each piece is in use, which is half of the time for which figures are kept. */
+static const int64 turns[] = {USECS_PER_DAY, 45 * USECS_PER_DAY};
+
+static int64	   in_turn[lengthof(turns)]; /* the last one that was begun */
+static TimestampTz again_at;
+
+TimestampTz
+outbox_figures_due(void)
+{
+	const OutboxFigures *first;
+
+	if (dlist_is_empty(outbox_tally_figures()))
+		return DT_NOEND;
+	first = dlist_head_element(OutboxFigures, node, outbox_tally_figures());
+	return Max(again_at, first->at + OUTBOX_FIGURES_TIME + GATHER_FOR);
+}
+
+/* All rows of a piece are of one turn, so one of them is looked at. */
+static bool
+has_other_turn(int piece, int width, int64 turn)
+{
+	char sql[64];
+
+	snprintf(sql, sizeof(sql), "SELECT at FROM outbox.figures_%d LIMIT 1", piece);
+	return outbox_query(sql, 0, NULL, NULL, NULL) > 0 &&
+		row_time(fetch_row(0), 0, 0) / turns[width] != turn;
+}
+
+/*
+ * Empties the piece that a turn begins with.  Looks again once it has the lock: another worker
+ * may have emptied it, and have written to it.  Returns false if another session has a lock.
+ */
+static bool
+begin_turn(int piece, int width, int64 turn)
+{
+	Oid table = outbox_table_oid(OUTBOX_TABLE_FIGURES_0 + piece);
+
+	if (!has_other_turn(piece, width, turn))
+		return true;
+	if (!ConditionalLockRelationOid(table, AccessExclusiveLock))
+		return false;
+	if (has_other_turn(piece, width, turn))
+		outbox_empty_table(table);
+	OUTBOX_CRASH_POINT("figures.emptied");
+	return true;
+}
+
+/* 'nulls' NULL: none is NULL. */
+static Datum
+array_of(Datum *values, bool *nulls, int n, Oid type)
+{
+	int	  dims[1] = {n};
+	int	  lbs[1] = {1};
+	int16 len;
+	bool  byval;
+	char  align;
+
+	get_typlenbyvalalign(type, &len, &byval, &align);
+	return PointerGetDatum(
+		construct_md_array(values, nulls, 1, dims, lbs, type, len, byval, align));
+}
+
+void
+outbox_figures_write(void *arg)
+{
+	TimestampTz		   now = *(TimestampTz *) arg;
+	Datum			   columns[8][AT_ONCE];
+	bool			   no_tenant[AT_ONCE];
+	int64			   begun[lengthof(turns)];
+	Datum			   args[8];
+	int				   n = 0;
+	static const Oid   element[] = {INT4OID, TEXTOID,  TIMESTAMPTZOID, INT8OID,
+									INT8OID, BYTEAOID, INT4OID,		   INT4OID};
+	static SPIPlanPtr  plan;
+	dlist_iter		   iter;
+	dlist_mutable_iter gone;
+
+	if (dlist_is_empty(outbox_tally_figures()))
+		return;
+	if (!outbox_txn_begin(true))
+	{
+		again_at = now + LOCKED_AGAIN;
+		return;
+	}
+	memcpy(begun, in_turn, sizeof(begun));
+	dlist_foreach(iter, outbox_tally_figures())
+	{
+		OutboxFigures *f = dlist_container(OutboxFigures, node, iter.cur);
+		bytea		  *counts = palloc(VARHDRSZ + f->size);
+
+		if (n == AT_ONCE)
+			break;
+		SET_VARSIZE(counts, VARHDRSZ + f->size);
+		memcpy(VARDATA(counts), f->counts, f->size);
+		columns[0][n] = Int32GetDatum(f->endpoint_id);
+		no_tenant[n] = f->tenant == NULL;
+		columns[1][n] = f->tenant ? CStringGetTextDatum(f->tenant) : (Datum) 0;
+		columns[2][n] = TimestampTzGetDatum(f->at);
+		columns[3][n] = Int64GetDatum(f->delivered);
+		columns[4][n] = Int64GetDatum(f->failed);
+		columns[5][n] = PointerGetDatum(counts);
+		for (int width = 0; width < (int) lengthof(turns); width++)
+		{
+			int64 turn = f->at / turns[width];
+			int	  piece = width * PIECES + (int) (turn % PIECES);
+
+			if (turn > begun[width] && !begin_turn(piece, width, turn))
+			{
+				outbox_txn_abort();
+				again_at = now + LOCKED_AGAIN;
+				return;
+			}
+			begun[width] = Max(begun[width], turn);
+			columns[6 + width][n] = Int32GetDatum(piece);
+		}
+		n++;
+	}
+	for (int c = 0; c < (int) lengthof(args); c++)
+		args[c] = array_of(columns[c], c == 1 ? no_tenant : NULL, n, element[c]);
+	outbox_plan_run(
+		&plan,
+		"INSERT INTO outbox.figures AS f (piece, endpoint_id, at, tenant, delivered, failed,"
+		" counts) SELECT w.piece, n.endpoint_id, w.at, n.tenant, sum(n.delivered)::int8,"
+		" sum(n.failed)::int8, outbox.figures_sum(string_agg(n.counts, ''))"
+		" FROM unnest($1, $2, $3, $4, $5, $6, $7, $8) AS n (endpoint_id, tenant, at,"
+		" delivered, failed, counts, piece, hour_piece)"
+		" CROSS JOIN LATERAL (VALUES (n.piece, n.at),"
+		" (n.hour_piece, date_trunc('hour', n.at, 'UTC'))) AS w (piece, at)"
+		" GROUP BY w.piece, n.endpoint_id, w.at, n.tenant"
+		" ON CONFLICT (endpoint_id, at, piece) DO UPDATE"
+		" SET delivered = f.delivered + EXCLUDED.delivered,"
+		" failed = f.failed + EXCLUDED.failed,"
+		" counts = outbox.figures_sum(f.counts || EXCLUDED.counts)",
+		8,
+		(Oid[]){INT4ARRAYOID, TEXTARRAYOID, TIMESTAMPTZARRAYOID, INT8ARRAYOID,
+				INT8ARRAYOID, BYTEAARRAYOID, INT4ARRAYOID, INT4ARRAYOID},
+		args, NULL);
+	OUTBOX_CRASH_POINT("figures.written");
+	outbox_txn_commit();
+	memcpy(in_turn, begun, sizeof(in_turn));
+	dlist_foreach_modify(gone, outbox_tally_figures())
+	{
+		if (n-- == 0)
+			break;
+		outbox_tally_free_figures(dlist_container(OutboxFigures, node, gone.cur));
+	}
+}
+
+/* ------------------------------------------------------------ for SQL */
+
+/* Adds up counts.  Bytes that are none are passed over. */
+static void
+add_up(const bytea *counts, uint64 *sum)
+{
+	const uint8 *p = (const uint8 *) VARDATA_ANY(counts);
+	const uint8 *end = p + VARSIZE_ANY_EXHDR(counts);
+
+	memset(sum, 0, sizeof(uint64) * 256);
+	for (; end - p >= OUTBOX_FIGURE_BYTES; p += OUTBOX_FIGURE_BYTES)
+	{
+		uint32 n;
+
+		memcpy(&n, p + 1, sizeof(n));
+		sum[*p] += pg_ntoh32(n);
+	}
+}
+
+OUTBOX_FUNCTION(outbox_figures_sum_1_0, 1)
+{
+	uint64 sum[256];
+	bytea *result = palloc(VARHDRSZ + lengthof(sum) * OUTBOX_FIGURE_BYTES);
+	uint8 *p = (uint8 *) VARDATA(result);
+
+	add_up(PG_GETARG_BYTEA_PP(0), sum);
+	for (int i = 0; i < (int) lengthof(sum); i++)
+		if (sum[i] > 0)
+		{
+			uint32 n = pg_hton32((uint32) Min(sum[i], PG_UINT32_MAX));
+
+			*p = (uint8) i;
+			memcpy(p + 1, &n, sizeof(n));
+			p += OUTBOX_FIGURE_BYTES;
+		}
+	SET_VARSIZE(result, (char *) p - (char *) result);
+	PG_RETURN_BYTEA_P(result);
+}
+
+/* The counts of some counters, as members of an object that are not 0.  Returns their sum. */
+static uint64
+put_classes(StringInfo json, const uint64 *sum, OutboxCounter first, OutboxCounter last)
+{
+	uint64 all = 0;
+
+	for (int c = first; c <= (int) last; c++)
+	{
+		uint64 n = sum[OUTBOX_FIGURE_COUNTER + c];
+
+		if (n > 0)
+			appendStringInfo(json, "%s\"%s\": " UINT64_FORMAT, all > 0 ? ", " : "",
+							 outbox_counter_names[c].label, n);
+		all += n;
+	}
+	return all;
+}
+
+OUTBOX_FUNCTION(outbox_figures_shown_1_0, 1)
+{
+	static const struct
+	{
+		const char *name;
+		double		part;
+	} parts[] = {{"latency_p50_ms", 0.50},
+				 {"latency_p95_ms", 0.95},
+				 {"latency_p99_ms", 0.99}};
+	uint64		   sum[256];
+	uint32		   latencies[OUTBOX_HISTOGRAM_BUCKETS];
+	int64		   total = 0;
+	uint64		   n;
+	StringInfoData json, classes;
+
+	add_up(PG_GETARG_BYTEA_PP(0), sum);
+	initStringInfo(&json);
+	initStringInfo(&classes);
+	for (int i = 0; i < OUTBOX_HISTOGRAM_BUCKETS; i++)
+	{
+		latencies[i] = (uint32) Min(sum[i], PG_UINT32_MAX);
+		total += latencies[i];
+	}
+	n = put_classes(&classes, sum, OUTBOX_COUNT_TIMEOUT, OUTBOX_COUNT_ANSWER);
+	appendStringInfo(&json,
+					 "{\"delivered\": " UINT64_FORMAT
+					 ", \"failed_attempts\": " UINT64_FORMAT ", \"failures\": {%s}",
+					 sum[OUTBOX_FIGURE_COUNTER + OUTBOX_COUNT_DELIVERED], n,
+					 classes.data);
+	resetStringInfo(&classes);
+	n = put_classes(&classes, sum, OUTBOX_COUNT_MAX_ATTEMPTS, OUTBOX_COUNT_UNREADABLE);
+	appendStringInfo(&json, ", \"died\": " UINT64_FORMAT ", \"deaths\": {%s}", n,
+					 classes.data);
+	for (int i = 0; i < (int) lengthof(parts); i++)
+		if (total == 0)
+			appendStringInfo(&json, ", \"%s\": null", parts[i].name);
+		else
+			appendStringInfo(&json, ", \"%s\": %.3f", parts[i].name,
+							 outbox_percentile(latencies, total, parts[i].part));
+	appendStringInfoChar(&json, '}');
+	PG_RETURN_DATUM(DirectFunctionCall1(jsonb_in, CStringGetDatum(json.data)));
+}

@@ -1,0 +1,19 @@
+/*
+ * figures.h
+ *	  What endpoints did, in buckets of five minutes and of an hour.
+ */
+#ifndef OUTBOX_FIGURES_H
+#define OUTBOX_FIGURES_H
+
+#include "endpoint/tally.h"
+
+/* When outbox_figures_write() is to be called next (DT_NOEND: nothing is to be written). */
+extern TimestampTz outbox_figures_due(void);
+
+/*
+ * Writes the figures of buckets that have ended, some of them at a time, in a transaction of
+ * its own.  An OutboxStepBody: 'now' points to the time of the round.
+ */
+extern void outbox_figures_write(void *now);
+
+#endif /* OUTBOX_FIGURES_H */

@@ -1,0 +1,150 @@
+# Figures of each endpoint are kept by time, for the customer, the operator and the bill.
+# They survive a restart, another worker, and the endpoint. They cost no row a delivery.
+use strict;
+use warnings;
+
+use JSON::PP;
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $clock = PostgreSQL::Test::Utils::tempdir() . '/clock';
+write_clock($clock, 0);
+$ENV{OUTBOX_CLOCK} = $clock;
+my $shim = shim('clock');
+my $node;
+with_clock(sub { $node = outbox_node('main', conf => "outbox.wakeup_interval = '100 ms'\n") });
+my $receiver = OutboxTest::Receiver->new('main');
+
+sub with_clock
+{
+	local $ENV{LD_PRELOAD} = $shim;
+	return $_[0]->();
+}
+
+sub ask
+{
+	my ($sql, $role) = @_;
+	return $node->safe_psql('postgres', $sql, extra_params => [ '-U', $role // 'postgres' ]);
+}
+
+# What a customer sees, or (no tenant) the operator
+sub figures
+{
+	my ($tenant, @arguments) = @_;
+	my $call = $tenant ? "portal_figures('$tenant'" : 'figures(NULL';
+	return map { decode_json($_) } split /\n/,
+	  ask("SELECT outbox.$call" . join('', map { ", $_" } @arguments) . ", to_time => now() + interval '1 hour')", $tenant ? 'portal' : 'postgres');
+}
+
+# Their sums
+sub sum
+{
+	my ($member, @figures) = @_;
+	my $n = 0;
+	$n += $member =~ /(.*)\.(.*)/ ? $_->{$1}{$2} // 0 : $_->{$member} foreach @figures;
+	return $n;
+}
+
+ask("CREATE ROLE portal LOGIN; SELECT outbox.grant_portal('portal')");
+
+# The receiver is not told the secrets: it would find the signatures too old.
+ask("SELECT outbox.create_endpoint('$_.a', '" . $receiver->url("/ok/$_") . "', tenant => '$_', max_attempts => 1)") foreach qw(acme globex);
+ask("SELECT outbox.create_endpoint('acme.b', '" . $receiver->url('/ok/b') . "', tenant => 'acme', topics => '{none}')");
+
+sub deliver
+{
+	my ($tenant, $n) = @_;
+	ask("SELECT outbox.emit('a', '{}', tenant => '$tenant') FROM generate_series(1, $n)");
+	return wait_settled($node);
+}
+
+# --- Counted by one worker, and written when it ends
+
+ok(deliver('acme', 300) && deliver('globex', 7), 'delivered');
+$receiver->control(path => '/ok/acme', behave => '/status/503');
+ask("SELECT outbox.emit('a', '{}', tenant => 'acme') FROM generate_series(1, 2)");
+ok(wait_sql($node, "SELECT dead = 2 FROM outbox.stats WHERE endpoint = 'acme.a'"), 'and failed');
+$receiver->control(path => '/ok/acme', behave => '/ok');
+with_clock(sub { $node->restart });
+ok(wait_sql($node, "SELECT state = 'running' FROM outbox.status"), 'another worker');
+my @acme = figures('acme', "'acme.a'");
+is(join(' ', map { sum($_, @acme) } qw(delivered failed_attempts died failures.http_5xx deaths.max_attempts)), '300 2 2 2 2', 'by class and reason');
+is(join(' ', sort keys %{ $acme[0] }), 'at deaths delivered died failed_attempts failures latency_p50_ms latency_p95_ms latency_p99_ms', 'and more of it');
+cmp_ok($acme[0]{latency_p50_ms}, '>', 0, 'with latencies');
+cmp_ok($acme[0]{latency_p99_ms}, '>=', $acme[0]{latency_p50_ms}, 'in order');
+cmp_ok(ask('SELECT count(*) FROM outbox.figures'), '<=', 8, 'a few rows for hundreds of deliveries');
+
+# --- The same bucket again, by another worker, and by one that reads the endpoint anew
+
+ok(deliver('acme', 10), 'more');
+ask("SELECT outbox.alter_endpoint('acme.a', max_in_flight => 7)");
+ok(deliver('acme', 10), 'more after a change of settings');
+with_clock(sub { $node->restart });
+is(sum('delivered', figures('acme', "'acme.a'", "'300'")), 320, 'counts are added, by five minutes');
+is(sum('delivered', figures('acme', "'acme.a'", "'1 day'")), 320, 'or by the day');
+
+# --- To each its own
+
+is(sum('delivered', figures('acme')), 320, 'of all endpoints of a tenant');
+is(sum('delivered', figures('acme', "'acme.b'")), 0, 'of one that had none');
+is(sum('delivered', figures('globex')), 7, 'of another tenant');
+is(sum('delivered', figures(undef)), 327, 'of all, for the operator');
+is(sum('delivered', figures(undef, "'globex'")), 7, 'or of a tenant');
+my $usage = "SELECT string_agg(concat_ws(' ', tenant, delivered, failed_attempts), ', ') FROM outbox.tenant_usage(now() - interval '1 day', now() + interval '1 hour')";
+is(ask($usage), 'acme 320 2, globex 7 0', 'and for the bill');
+
+# --- An idle endpoint's bucket ends by itself, and a dropped one counts
+
+ok(deliver('acme', 5) && deliver('globex', 1), 'delivered');
+ask("SELECT outbox.drop_endpoint('globex.a')");
+write_clock($clock, 6 * 60);
+ok(wait_sql($node, "SELECT ($usage) = 'acme 325 2, globex 8 0'"), 'without a restart');
+is(sum('delivered', figures('globex')), 0, 'its tenant has no such endpoint');
+
+# --- A crash loses the open bucket, and no other
+
+ok(deliver('acme', 5), 'delivered');
+$node->stop('immediate');
+with_clock(sub { start_again($node) });
+ok(wait_sql($node, "SELECT state = 'running' FROM outbox.status"), 'after a crash');
+is(ask($usage), 'acme 325 2, globex 8 0', 'what was written is there');
+
+# --- Dropped by pieces
+
+ask("INSERT INTO outbox.figures (piece, endpoint_id, at, delivered, failed, counts)
+	SELECT p, 999, now() - make_interval(days => CASE WHEN p < 3 THEN 3 ELSE 135 END), 1, 0, '' FROM generate_series(0, 5) p");
+my $old = "SELECT string_agg(DISTINCT piece::text, ' ' ORDER BY piece::text) FROM outbox.figures WHERE endpoint_id = 999";
+is(ask($old), '0 1 2 3 4 5', 'rows of former turns');
+ask('DELETE FROM outbox.figures WHERE endpoint_id <> 999');
+my $held = $node->background_psql('postgres');
+$held->query_safe('BEGIN; SELECT count(*) FROM outbox.figures');
+ok(deliver('acme', 5), 'delivered');
+write_clock($clock, 12 * 60);
+ok(deliver('acme', 5), 'delivered while a piece is read');
+$held->query_safe('ROLLBACK');
+$held->quit;
+write_clock($clock, 18 * 60);
+ok(wait_sql($node, "SELECT count(*) FILTER (WHERE endpoint_id <> 999 AND piece < 3) > 0 AND count(*) FILTER (WHERE endpoint_id = 999) = 4 FROM outbox.figures"),
+	'the pieces that are used next are emptied, and no other');
+
+# --- What is refused
+
+foreach my $case (
+	[ q(portal_figures('globex', 'acme.a')), '42704: endpoint "acme.a" does not exist' ],
+	[ q(portal_figures(NULL)), '22004: tenant must not be null' ],
+	[ q(portal_figures('acme', bucket => '1 min')), '22023: invalid bucket' ],
+	[ q(portal_figures('acme', bucket => '1 month')), '22023: invalid bucket' ],
+	[ q(portal_figures('acme', bucket => '90 min')), '22023: invalid bucket' ],
+	[ q(portal_figures('acme', bucket => NULL)), '22004: bucket must not be null' ],
+	[ q(portal_figures('acme', from_time => '-infinity')), '22023: more than 2200 buckets' ],
+	[ q(portal_figures('acme', from_time => '2001-01-01')), '22023: more than 2200 buckets' ])
+{
+	my (undef, undef, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\nSELECT outbox.$case->[0]", extra_params => [ '-U', 'portal' ]);
+	like($err, qr/\Q$case->[1]\E.*\nHINT:  (?![^\n]*outbox\.)/s, $case->[0]);
+	like($err, qr/^COLUMN NAME:  \w/m, 'and names the field') if $case->[1] =~ /^22/;
+}
+
+$node->stop;
+done_testing();
