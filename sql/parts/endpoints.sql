@@ -65,7 +65,6 @@ CREATE TABLE outbox.endpoint_audit (
     after           jsonb NOT NULL
 );
 CREATE INDEX endpoint_audit_tenant_idx ON outbox.endpoint_audit (tenant, change_id);
-CREATE INDEX endpoint_audit_at_idx ON outbox.endpoint_audit (at);
 COMMENT ON TABLE outbox.endpoint_audit IS
 'Which settings of endpoints were changed, when, by which actor and role: for 90 days, and the newest 10,000 of a tenant';
 COMMENT ON COLUMN outbox.endpoint_audit.change_id IS 'Number of the change';
@@ -78,10 +77,11 @@ COMMENT ON COLUMN outbox.endpoint_audit.action IS 'create, alter, pause, resume,
 COMMENT ON COLUMN outbox.endpoint_audit.before IS 'What was changed, as it was';
 COMMENT ON COLUMN outbox.endpoint_audit.after IS 'What was changed, as it is now';
 
--- A restore inserts rows that an earlier transaction made: its trigger says so.  Rows that
+-- A restore inserts rows that an earlier transaction made: its trigger says so.  Each hundredth
+-- change removes up to 200 of the oldest rows, and reads no more of the table than that.  Rows that
 -- are removed here may be locked by another transaction, which is not waited for.
 CREATE FUNCTION outbox.audit_endpoint() RETURNS trigger
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_sort = off
 AS $$
 DECLARE
     hidden CONSTANT text[] := '{endpoint_id,name,tenant,state_since,created_at,updated_at,revision,version,'
@@ -126,9 +126,11 @@ BEGIN
     IF a.change_id % 100 = 0 THEN
         DELETE FROM outbox.endpoint_audit d
         WHERE d.change_id IN (
-            SELECT o.change_id FROM outbox.endpoint_audit o
-            WHERE o.at < clock_timestamp() - interval '90 days' FOR UPDATE SKIP LOCKED)
-        OR d.change_id IN (
+            SELECT o.change_id FROM (SELECT c.change_id FROM outbox.endpoint_audit c ORDER BY c.change_id LIMIT 200) c
+            JOIN outbox.endpoint_audit o USING (change_id)
+            WHERE o.at < clock_timestamp() - interval '90 days' FOR UPDATE OF o SKIP LOCKED);
+        DELETE FROM outbox.endpoint_audit d
+        WHERE d.change_id IN (
             SELECT o.change_id FROM outbox.endpoint_audit o
             WHERE o.tenant = a.tenant AND o.change_id <= (
                 SELECT n.change_id FROM outbox.endpoint_audit n
