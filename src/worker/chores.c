@@ -315,13 +315,14 @@ outbox_chores_first(TimestampTz now)
 	return loads || outbox_roster_to_load() == NIL;
 }
 
-/* Writes the figures of open buckets as well, because their worker ends. */
+/* Settles, and writes the figures of open buckets as well, because their worker ends. */
 void
 outbox_chores_end(TimestampTz now)
 {
 	dlist_head *figures = outbox_tally_figures();
 	dlist_node *first;
 
+	outbox_settle_step(now, true);
 	for (int i = 0; i < outbox_loop.roster.n; i++)
 		outbox_tally_end_figures(outbox_loop.roster.endpoints[i]);
 	do

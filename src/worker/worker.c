@@ -479,7 +479,6 @@ static void
 shut_down(void)
 {
 	/* The stored positions name the requests in flight, so they are made again. */
-	outbox_settle_step(GetCurrentTimestamp(), true);
 	outbox_chores_end(GetCurrentTimestamp());
 	OUTBOX_CRASH_POINT("stop.settled");
 	for (int i = 0; i < outbox_ntransports; i++)
