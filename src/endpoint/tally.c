@@ -118,6 +118,7 @@ outbox_tally_end_figures(OutboxEndpoint *ep)
 	TimestampTz	 at = t->figures_until - OUTBOX_FIGURES_TIME;
 	const char	*tenant = outbox_tenant_name(ep->tenant);
 	size_t		 most = OUTBOX_FIGURE_BYTES * (OUTBOX_HISTOGRAM_BUCKETS + OUTBOX_FIGURES);
+	uint64		 latencies[OUTBOX_HISTOGRAM_BUCKETS] = {0};
 	OutboxFigures *f;
 	uint8		  *p;
 
@@ -126,16 +127,12 @@ outbox_tally_end_figures(OutboxEndpoint *ep)
 	t->figures_until = 0;
 	f = MemoryContextAlloc(tallies_cxt, offsetof(OutboxFigures, counts) + most);
 	p = f->counts;
-	for (int i = 0; t->latency && i < OUTBOX_HISTOGRAM_BUCKETS; i++)
-	{
-		int64 n = 0;
-
-		for (int row = 0; row < OUTBOX_HISTOGRAM_MINUTES; row++)
-			if (t->latency->minute[row] / OUTBOX_HISTOGRAM_MINUTES ==
-				at / OUTBOX_FIGURES_TIME)
-				n += t->latency->count[row][i];
-		p = put_figure(p, i, n);
-	}
+	for (int row = 0; t->latency && row < OUTBOX_HISTOGRAM_MINUTES; row++)
+		if (t->latency->minute[row] / OUTBOX_HISTOGRAM_MINUTES == at / OUTBOX_FIGURES_TIME)
+			for (int i = 0; i < OUTBOX_HISTOGRAM_BUCKETS; i++)
+				latencies[i] += t->latency->count[row][i];
+	for (int i = 0; i < OUTBOX_HISTOGRAM_BUCKETS; i++)
+		p = put_figure(p, i, latencies[i]);
 	f->delivered = t->delivered - t->figures_base[OUTBOX_COUNT_DELIVERED];
 	f->failed = t->failed_attempts - t->figures_failed;
 	p = put_figure(p, OUTBOX_FIGURE_COUNTER + OUTBOX_COUNT_DELIVERED, f->delivered);
