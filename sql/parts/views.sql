@@ -121,13 +121,12 @@ LANGUAGE sql STABLE SECURITY DEFINER COST 1 SET search_path = pg_catalog, pg_tem
 AS $$ SELECT count(*) FROM outbox.parked k WHERE k.endpoint_id = $1 AND k.status = $2 $$;
 COMMENT ON FUNCTION outbox.parked_count IS 'How many parked deliveries of an endpoint have this status';
 
+-- Until a worker has heard of a change of the state, its figures are of the former one.
 CREATE VIEW outbox.stats AS
 SELECT s.name AS endpoint, s.tenant,
-       CASE WHEN s.state <> 'active' THEN s.state
-            ELSE COALESCE(t.state, s.state) END AS state,
-       CASE WHEN s.state <> 'active' THEN s.state_since
-            ELSE COALESCE(t.state_since, s.state_since) END AS state_since,
-       COALESCE(t.reason, s.reason) AS reason,
+       CASE WHEN s.state = 'active' AND t.state_since >= s.state_since THEN t.state ELSE s.state END AS state,
+       CASE WHEN s.state = 'active' AND t.state_since >= s.state_since THEN t.state_since ELSE s.state_since END AS state_since,
+       CASE WHEN t.state_since >= s.state_since THEN COALESCE(t.reason, s.reason) ELSE s.reason END AS reason,
        COALESCE(t.pending, CASE WHEN l.bytes IS NOT NULL THEN GREATEST(l.max_seq - p.seq, 0) END) AS pending,
        COALESCE(t.pending_exact, false) AS pending_exact,
        COALESCE(t.processing, 0) AS processing,

@@ -203,8 +203,8 @@ is(ask("SELECT count(*) FROM outbox.endpoint_audit WHERE tenant = 'gone'"), '0',
 
 portal("SELECT outbox.portal_pause_endpoint('acme', '$name{acme}')");
 is(portal("SELECT e ->> 'state', e ->> 'reason' FROM outbox.portal_endpoints('acme') e"), 'paused|paused by its tenant', 'paused');
-portal("SELECT outbox.portal_resume_endpoint('acme', '$name{acme}')");
-is(ask("SELECT state FROM outbox.endpoints WHERE name = '$name{acme}'"), 'active', 'resumed');
+ok(wait_sql($node, "SELECT t.state = 'paused' FROM outbox.endpoint_settings s, outbox.endpoint_stats(s.endpoint_id) t WHERE s.name = '$name{acme}'"), 'and its worker says so');
+is(portal("SELECT e ->> 'state', e ->> 'reason' FROM outbox.portal_resume_endpoint('acme', '$name{acme}') e"), 'active|', 'resumed, before its worker has heard of it');
 ask("SELECT outbox.pause_endpoint('$name{acme}')");
 portal("SELECT outbox.portal_pause_endpoint('acme', '$name{acme}')");
 like(says("SELECT outbox.portal_resume_endpoint('acme', '$name{acme}')"), qr/55000: endpoint "\Q$name{acme}\E" was paused by the operator/,
