@@ -128,7 +128,8 @@ outbox_tally_end_figures(OutboxEndpoint *ep)
 	f = MemoryContextAlloc(tallies_cxt, offsetof(OutboxFigures, counts) + most);
 	p = f->counts;
 	for (int row = 0; t->latency && row < OUTBOX_HISTOGRAM_MINUTES; row++)
-		if (t->latency->minute[row] / OUTBOX_HISTOGRAM_MINUTES == at / OUTBOX_FIGURES_TIME)
+		if (t->latency->minute[row] / OUTBOX_HISTOGRAM_MINUTES ==
+			at / OUTBOX_FIGURES_TIME)
 			for (int i = 0; i < OUTBOX_HISTOGRAM_BUCKETS; i++)
 				latencies[i] += t->latency->count[row][i];
 	for (int i = 0; i < OUTBOX_HISTOGRAM_BUCKETS; i++)
