@@ -242,7 +242,7 @@ GROUP BY 1, 2 ORDER BY status <> ALL ('{dead,retrying,blocked}'), status"""
 async def search(session, q):
     """Endpoints and tenants of this name, and the newest events with this key, topic or tenant."""
     asked = q.get("q")
-    context = {"asked": asked, "endpoints": Answer(), "events": Answer(), "tenants": Answer(), "last": None, "go": None, "where": Answer(), "places": {}}
+    context = {"asked": asked, "endpoints": Answer(), "events": Answer(), "tenants": Answer(), "last": None, "go": None, "where": Answer(), "places": {}, "newest": NEWEST}
     if not asked:
         return context
     try:

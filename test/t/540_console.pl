@@ -34,6 +34,15 @@ endpoint($node, $receiver, 'acme.orders', '/status/422/acme?body=unknown+article
 emit($node, 'order.created', '{"order": 4711}', "key => 'order-4711', tenant => 'acme'");
 endpoint_shows($node, 'acme.orders', 'dead = 1', 'and one of a customer');
 
+endpoint($node, $receiver, 'warehouse', '/status/503', "topics => '{crm.*,stock.*}', label => 'Warehouse, Hamburg'");
+endpoint($node, $receiver, 'globex.hooks', '/status/410', "topics => '{stock.*}', tenant => 'globex'");
+endpoint($node, $receiver, 'archive.all', '/ok/archive', "topics => '{stock.*}'");
+$node->safe_psql('postgres', "SELECT outbox.pause_endpoint('archive.all')");
+$node->safe_psql('postgres',
+	q(SELECT count(outbox.emit('stock.moved', jsonb_build_object('article', n), key => 'shelf-' || n, tenant => 'globex')) FROM generate_series(1, 12) n));
+endpoint_shows($node, 'warehouse', "state = 'backing_off'", 'an endpoint backs off');
+endpoint_shows($node, 'globex.hooks', "state = 'disabled'", 'one is disabled');
+
 $console->browse($_, %env) foreach qw(looks customer actions plain failures);
 
 unlike($console->log, qr/Traceback/, 'no fault of the console is in its log');
