@@ -32,6 +32,7 @@ SELECT pg_extension_config_dump('outbox.forgotten_forget_id_seq', '');
 SELECT pg_extension_config_dump('outbox.retention_here', '');
 SELECT pg_extension_config_dump('outbox.portal_limits_here', '');
 SELECT pg_extension_config_dump('outbox.tenant_limits_here', '');
+SELECT pg_extension_config_dump('outbox.emit_topics', '');
 SELECT pg_extension_config_dump('outbox.figures_0', '');
 SELECT pg_extension_config_dump('outbox.figures_1', '');
 SELECT pg_extension_config_dump('outbox.figures_2', '');

@@ -159,6 +159,19 @@ COMMENT ON COLUMN outbox.outgoing.payload IS 'as the argument of emit (NULL: the
 COMMENT ON COLUMN outbox.outgoing.body IS 'as the argument of emit_bytes (NULL: there is a payload)';
 COMMENT ON COLUMN outbox.outgoing.content_type IS 'as the argument of emit_bytes (NULL: there is a payload)';
 
+-- A dump brings the name to another cluster.  The oid stays the role's when it is renamed.
+CREATE TABLE outbox.emit_topics (
+    role            text COLLATE "C" PRIMARY KEY,
+    role_oid        oid NOT NULL,
+    topics          text[] NOT NULL
+);
+COMMENT ON TABLE outbox.emit_topics IS
+'Roles that emit some topics only, with the patterns of outbox.grant_emit(): they bind the members of the role, too';
+CREATE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON outbox.emit_topics
+FOR EACH STATEMENT EXECUTE FUNCTION outbox.origins_changed();
+COMMENT ON TRIGGER changed ON outbox.emit_topics IS 'Sessions read it again';
+ALTER TABLE outbox.emit_topics ENABLE ALWAYS TRIGGER changed;
+
 ------------------------------------------------------------------------
 -- Events with a deliver_at, and deduplication keys
 ------------------------------------------------------------------------

@@ -99,10 +99,22 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox.grant_to IS 'Grants a role what a purpose needs (42704: no such role)';
 
-CREATE FUNCTION outbox.grant_emit(role text) RETURNS void
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-AS $$ SELECT outbox.grant_to($1, 'emit') $$;
-COMMENT ON FUNCTION outbox.grant_emit IS 'Lets a role emit: by function, through outbox.outgoing, and by COPY';
+-- A role that may grant, but not write this table, leaves what is said of the role there.
+CREATE FUNCTION outbox.grant_emit(role text, topics text[] DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM outbox.check_role(role);
+    PERFORM outbox.check_topics(topics);
+    IF topics IS NOT NULL OR has_table_privilege('outbox.emit_topics', 'DELETE') THEN
+        DELETE FROM outbox.emit_topics t WHERE t.role = grant_emit.role;
+        INSERT INTO outbox.emit_topics
+        SELECT r.rolname, r.oid, grant_emit.topics FROM pg_roles r WHERE r.rolname = grant_emit.role AND grant_emit.topics IS NOT NULL;
+    END IF;
+    PERFORM outbox.grant_to(role, 'emit');
+END $$;
+COMMENT ON FUNCTION outbox.grant_emit IS
+'Lets a role emit, by function, through outbox.outgoing and by COPY: topics that one of the patterns matches (NULL: all)';
 
 CREATE FUNCTION outbox.grant_watch(role text) RETURNS void
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
@@ -136,6 +148,9 @@ LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM outbox.check_role(role);
+    IF has_table_privilege('outbox.emit_topics', 'DELETE') THEN
+        DELETE FROM outbox.emit_topics t WHERE t.role = revoke_all.role;
+    END IF;
     EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA outbox FROM %I', role);
     EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA outbox FROM %I', role);
     EXECUTE format('REVOKE ALL ON ALL FUNCTIONS IN SCHEMA outbox FROM %I', role);

@@ -87,7 +87,7 @@ COMMENT ON COLUMN outbox.origins.created_at IS 'When the row was made';
 CREATE FUNCTION outbox.origins_changed() RETURNS trigger
 LANGUAGE C AS 'MODULE_PATHNAME', 'outbox_origins_changed_1_0';
 COMMENT ON FUNCTION outbox.origins_changed IS
-'Trigger of outbox.origins: sessions and workers read it again';
+'Trigger of outbox.origins and outbox.emit_topics: sessions and workers read them again';
 CREATE TRIGGER changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON outbox.origins
 FOR EACH STATEMENT EXECUTE FUNCTION outbox.origins_changed();
 COMMENT ON TRIGGER changed ON outbox.origins IS 'Sessions and workers read it again';

@@ -21,6 +21,7 @@
 #include "base/settings.h"
 #include "base/version.h"
 #include "emit/emit.h"
+#include "emit/emit_topics.h"
 #include "emit/event_types.h"
 #include "log/event_stamp.h"
 
@@ -136,6 +137,23 @@ check_topic(const text *topic, bool restoring)
 			 errmsg("topic \"%s\" is reserved", excerpt(data, len)),
 			 errhint(
 				 "Topics that begin with \"outbox.\" belong to outbox itself. Choose another name.")));
+}
+
+/* The worker's role is bound by no patterns: it writes events that others have emitted. */
+static void
+check_allowed(const text *topic)
+{
+	const char *data = VARDATA_ANY(topic);
+	size_t		len = VARSIZE_ANY_EXHDR(topic);
+
+	if (!outbox_emit_topics_allow(GetUserId(), data, len) && !rules_log())
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("role \"%s\" may not emit topic \"%s\"",
+					GetUserNameFromId(GetUserId(), false), excerpt(data, len)),
+			 errhint(
+				 "The owner of the extension can allow it: outbox.grant_emit(role, topics).")));
 }
 
 static void
@@ -364,6 +382,8 @@ outbox_check(const OutboxNewEvent *e, bool restoring, bool fresh)
 				 errmsg("topic of an event must not be null"),
 				 errhint("Pass the name of what happened, like 'order.created'.")));
 	check_topic(e->topic, restoring);
+	if (fresh)
+		check_allowed(e->topic);
 	if (outbox_require_event_types && fresh)
 		check_listed(e->topic);
 

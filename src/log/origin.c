@@ -228,7 +228,7 @@ OUTBOX_FUNCTION(outbox_origins_changed_1_0, 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED),
 				 errmsg("outbox.origins_changed() is a trigger function"),
-				 errhint("It belongs to outbox.origins and to no other table.")));
+				 errhint("It belongs to outbox.origins and outbox.emit_topics.")));
 	CacheInvalidateRelcache(trigger->tg_relation);
 	outbox_mark_changed();
 	PG_RETURN_POINTER(NULL);

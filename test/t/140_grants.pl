@@ -38,6 +38,44 @@ fails_as('outsider', q{SELECT outbox.grant_emit('plain')}, 42501, 'nor does a ro
 fails_as('postgres', q{SELECT outbox.grant_operate('nobody here')}, 42704, 'no such role: 42704');
 fails_as('postgres', q{SELECT outbox.grant_watch(NULL)}, 22004, 'NULL: 22004');
 
+# --- Some topics only, by whatever way
+
+ask(q{CREATE ROLE clerk LOGIN; CREATE ROLE junior LOGIN IN ROLE clerk; SELECT outbox.grant_emit('clerk', topics => '{order.*,paid}')});
+ask('CREATE TABLE public.thing (topic text); GRANT ALL ON public.thing TO clerk;'
+	  . q{CREATE TRIGGER t AFTER INSERT ON public.thing FOR EACH ROW EXECUTE FUNCTION outbox.emit_change('thing', 'topic')});
+sub emits_as { return $node->safe_psql('postgres', $_[1], extra_params => [ '-U', $_[0] ]) }
+my %ways = (
+	'emit()' => q{SELECT outbox.emit('%s', '1')},
+	'emit_bytes()' => q{SELECT outbox.emit_bytes('%s', 'x', 'text/plain')},
+	'a later time' => q{SELECT outbox.emit('%s', '1', deliver_at => now() + interval '1 hour')},
+	'outgoing' => q{INSERT INTO outbox.outgoing (topic, payload) VALUES ('%s', '1')},
+	'INSERT' => q{INSERT INTO outbox.events (topic, payload) VALUES ('%s', '1')},
+	'COPY' => qq{COPY outbox.events (topic, payload) FROM STDIN;\n%s\t1\n\\.\n});
+foreach my $way (sort keys %ways)
+{
+	ok(defined emits_as('junior', sprintf $ways{$way}, 'order.made'), "$way: what it may emit");
+	fails_as('junior', sprintf($ways{$way}, 'secret'), 42501, "$way: and no more");
+}
+fails_as('clerk', q{INSERT INTO public.thing VALUES ('a')}, 42501, 'nor by a trigger');
+ask(q{ALTER ROLE clerk RENAME TO "Clerk"});
+fails_as('junior', q{SELECT outbox.emit('secret', '1')}, 42501, 'nor by another name');
+ask(q{ALTER ROLE "Clerk" RENAME TO clerk});
+my $late = $node->background_psql('postgres', on_error_stop => 0, extra_params => [ '-U', 'junior' ]);
+$late->query_safe(q{BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT outbox.emit('paid', '1')});
+ask(q{SELECT outbox.grant_emit('clerk', topics => '{order.*}')});
+ask(q{CREATE ROLE thing LOGIN; SELECT outbox.grant_emit('thing', topics => '{thing}')});
+is(($late->query(q{SELECT outbox.emit('paid', '1')}))[0], '', 'another list binds an older transaction');
+like($late->{stderr}, qr/role "junior" may not emit topic "paid"/, 'and the error names the role and the topic');
+$late->quit;
+ask('GRANT thing TO junior');
+ok(emits_as('junior', q{SELECT outbox.emit('thing', '1'), outbox.emit('order.a', '1')}), 'the rights of two roles');
+ok(ask(q{SELECT outbox.emit('secret', '1')}), 'a superuser is not bound');
+ask(q{SELECT outbox.grant_emit('clerk'), outbox.revoke_all('thing')});
+is(ask('SELECT count(*) FROM outbox.emit_topics'), '0', 'without a list, or without rights, no role is bound');
+ok(emits_as('junior', q{SELECT outbox.emit('secret', '1')}), 'and it emits anything');
+fails_as('postgres', qq{SELECT outbox.grant_emit('clerk', topics => '$_')}, 22023, "no list: $_") foreach '{}', '{a b}';
+ask(q{DROP TABLE public.thing; DROP ROLE thing, junior; SELECT outbox.revoke_all('clerk'); DROP ROLE clerk});
+
 # --- Which purposes a role has: all of one, or it does not count
 
 ask('CREATE ROLE watcher; CREATE ROLE half');

@@ -1,0 +1,127 @@
+/*
+ * emit_topics.c
+ *	  Owns outbox.emit_topics: which roles are bound to some topics.
+ *
+ * The right to emit at all is PostgreSQL's own.  Where no role is bound, an event costs nothing
+ * here: a session remembers that the table is empty, until it changes.
+ */
+#include "base/outbox.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "catalog/pg_type.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/inval.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
+
+#include "base/names.h"
+#include "emit/emit_topics.h"
+#include "log/event_stamp.h"
+
+/* The columns of outbox.emit_topics. */
+enum
+{
+	Anum_emit_topics_role = 1,
+	Anum_emit_topics_role_oid,
+	Anum_emit_topics_topics
+};
+
+static Oid	  table;
+static bool	  is_empty;
+static uint64 invalidations;
+
+static void
+relation_changed(Datum arg, Oid relid)
+{
+	(void) arg;
+	if (OidIsValid(relid) && relid != table)
+		return;
+	is_empty = false;
+	invalidations++;
+}
+
+/* True if the row is about a role whose rights this role has.  A role may have been renamed. */
+static bool
+binds(HeapTuple row, TupleDesc desc, Oid role)
+{
+	bool isnull;
+	Oid	 bound = get_role_oid(TextDatumGetCString(
+								  heap_getattr(row, Anum_emit_topics_role, desc, &isnull)),
+							  true);
+
+	if (!OidIsValid(bound))
+		bound = DatumGetObjectId(
+			heap_getattr(row, Anum_emit_topics_role_oid, desc, &isnull));
+	return SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(bound)) &&
+		has_privs_of_role(role, bound);
+}
+
+static bool
+matches(HeapTuple row, TupleDesc desc, const char *topic, size_t len)
+{
+	bool   isnull;
+	Datum *patterns;
+	bool  *nulls;
+	int	   n;
+
+	deconstruct_array(DatumGetArrayTypeP(
+						  heap_getattr(row, Anum_emit_topics_topics, desc, &isnull)),
+					  TEXTOID, -1, false, TYPALIGN_INT, &patterns, &nulls, &n);
+	for (int i = 0; i < n; i++)
+	{
+		text *pattern = nulls[i] ? NULL : DatumGetTextPP(patterns[i]);
+
+		if (pattern &&
+			outbox_topic_matches(topic, len, VARDATA_ANY(pattern),
+								 VARSIZE_ANY_EXHDR(pattern)))
+			return true;
+	}
+	return false;
+}
+
+/* With the latest snapshot: what was taken from a role, no older transaction may emit. */
+bool
+outbox_emit_topics_allow(Oid role, const char *topic, size_t len)
+{
+	static bool registered = false;
+	uint64		before;
+	Relation	rel;
+	Snapshot	snapshot;
+	SysScanDesc scan;
+	HeapTuple	row;
+	bool		empty = true;
+	bool		bound = false;
+	bool		allowed = false;
+
+	if (is_empty)
+		return true;
+	if (!registered)
+	{
+		CacheRegisterRelcacheCallback(relation_changed, (Datum) 0);
+		registered = true;
+	}
+	before = invalidations;
+	rel = outbox_table_open("emit_topics", AccessShareLock);
+	table = RelationGetRelid(rel);
+	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	scan = systable_beginscan(rel, InvalidOid, false, snapshot, 0, NULL);
+	while (!allowed && HeapTupleIsValid(row = systable_getnext(scan)))
+	{
+		empty = false;
+		if (!binds(row, RelationGetDescr(rel), role))
+			continue;
+		bound = true;
+		allowed = matches(row, RelationGetDescr(rel), topic, len);
+	}
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	table_close(rel, AccessShareLock);
+	is_empty = empty && before == invalidations;
+	return allowed || !bound;
+}
