@@ -492,15 +492,15 @@ BEGIN
         key := NULL;
         IF starts_with(secret, 'whsec_') THEN
             BEGIN
-                key := decode(substring(secret FROM 7), 'base64');
+                key := decode(rpad(substring(secret FROM 7), (length(secret) - 3) / 4 * 4, '='), 'base64');
             EXCEPTION
                 WHEN data_exception THEN NULL;
             END;
         END IF;
-        IF key IS NULL OR octet_length(key) NOT BETWEEN 24 AND 64 THEN
+        IF key IS NULL OR octet_length(key) NOT BETWEEN 24 AND 75 THEN
             RAISE EXCEPTION 'a secret is not one of Standard Webhooks'
                 USING ERRCODE = 'invalid_parameter_value',
-                      HINT = 'It begins with whsec_, and goes on with the base64 of 24 to 64 bytes.';
+                      HINT = 'It begins with whsec_, and goes on with the base64 of 24 to 75 bytes.';
         END IF;
         keys := keys || key;
     END LOOP;

@@ -107,7 +107,7 @@ SELECT refused(ARRAY[
     $s$outbox.create_endpoint('e', 'https://example.com/', secret => 'whsec_')$s$,
     $s$outbox.create_endpoint('e', 'https://example.com/', secret => 'whsec_not base64')$s$,
     $s$outbox.create_endpoint('e', 'https://example.com/', secret => 'whsec_' || encode(repeat('x', 23)::bytea, 'base64'))$s$,
-    $s$outbox.create_endpoint('e', 'https://example.com/', secret => 'whsec_' || replace(encode(repeat('x', 65)::bytea, 'base64'), E'\n', ''))$s$]);
+    $s$outbox.create_endpoint('e', 'https://example.com/', secret => 'whsec_' || replace(encode(repeat('x', 76)::bytea, 'base64'), E'\n', ''))$s$]);
 
 -- Headers
 SELECT refused(ARRAY[

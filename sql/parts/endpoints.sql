@@ -555,7 +555,7 @@ BEGIN
     s := outbox.with_defaults(s, url);
     PERFORM outbox.check_settings(s);
     PERFORM outbox.check_listed(topics);
-    PERFORM outbox.check_secret(secret);
+    PERFORM outbox.check_secret(secret, s.config);
     IF start_at IS NULL THEN
         RAISE EXCEPTION 'start_at must not be null'
             USING ERRCODE = 'null_value_not_allowed',
@@ -639,7 +639,7 @@ BEGIN
     s := outbox.with_defaults(s, COALESCE(outbox.shown(s.endpoint_id, s.url), s.url));
     PERFORM outbox.check_settings(s);
     PERFORM outbox.check_listed(s.topics) WHERE given ? 'topics';
-    PERFORM outbox.check_secret(secret);
+    PERFORM outbox.check_secret(secret, s.config);
     -- No function shows stored credentials.  So none sends them to a server of the caller's either.
     IF credentials IS NULL AND s.credentials IS NOT NULL
        AND (url IS NOT NULL OR s.config IS DISTINCT FROM old.config)

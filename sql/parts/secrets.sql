@@ -93,10 +93,10 @@ CREATE FUNCTION outbox.new_secret() RETURNS text
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_new_secret_1_0';
 COMMENT ON FUNCTION outbox.new_secret IS 'A new secret: whsec_ and the base64 of 32 random bytes';
 
-CREATE FUNCTION outbox.check_secret(secret text) RETURNS void
-LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_secret_1_0';
+CREATE FUNCTION outbox.check_secret(secret text, config jsonb) RETURNS void
+LANGUAGE C IMMUTABLE AS 'MODULE_PATHNAME', 'outbox_check_secret_1_0';
 COMMENT ON FUNCTION outbox.check_secret IS
-'Refuses a secret that is not whsec_ and the base64 of 24 to 64 bytes (22023)';
+'Refuses a secret that is not whsec_ and the base64 of 24 to 75 bytes, or any text where config says so (22023)';
 
 -- With outbox.secret_key_file, secrets are sealed before they are stored: the values
 -- of headers and credentials, the part of a URL behind its host, and the secret that signs.
@@ -141,7 +141,7 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value', COLUMN = 'grace',
                   HINT = 'Use 0 to 1 year. After a leak use 0, which ends the former secret at once.';
     END IF;
-    PERFORM outbox.check_secret(secret);
+    PERFORM outbox.check_secret(secret, s.config);
     SELECT k.secret INTO former FROM outbox.endpoint_secrets k
     WHERE k.endpoint_id = s.endpoint_id AND k.part = 0;
     BEGIN
@@ -185,7 +185,7 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value', COLUMN = 'secrets',
                   HINT = 'Pass the name of each endpoint with its secret, like {"warehouse": "whsec_..."}.';
     END IF;
-    PERFORM outbox.check_secret(g.value) FROM jsonb_each_text(secrets) g;
+    PERFORM outbox.check_secret(g.value, (SELECT e.config FROM outbox.endpoint_settings e WHERE e.name = g.key)) FROM jsonb_each_text(secrets) g;
     PERFORM outbox.make_room();
     PERFORM FROM outbox.endpoint_settings e WHERE e.name IN (SELECT jsonb_object_keys(secrets)) ORDER BY e.endpoint_id FOR UPDATE;
     SELECT g.key INTO unknown FROM jsonb_each(secrets) g

@@ -85,7 +85,7 @@ matches(HeapTuple row, TupleDesc desc, const char *topic, size_t len)
 	return false;
 }
 
-/* With the latest snapshot: what was taken from a role, no older transaction may emit. */
+/* With the latest snapshot: a transaction that is older than a change obeys it. */
 bool
 outbox_emit_topics_allow(Oid role, const char *topic, size_t len)
 {

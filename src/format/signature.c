@@ -26,22 +26,44 @@
 /* Characters of base64 for n bytes. */
 #define BASE64_LEN(n) (((n) + 2) / 3 * 4)
 
-bool
-outbox_secret_decode(const char *secret, OutboxKey *key)
+static bool
+text_key(const char *secret, OutboxKey *key)
 {
+	size_t len = strlen(secret);
+
+	if (len < OUTBOX_SECRET_MIN || len > OUTBOX_KEY_MAX)
+		return false;
+	for (size_t i = 0; i < len; i++)
+		if (secret[i] < ' ' || secret[i] > '~')
+			return false;
+	key->len = (int) len;
+	memcpy(key->bytes, secret, len);
+	return true;
+}
+
+bool
+outbox_secret_decode(const char *secret, bool as_text, OutboxKey *key)
+{
+	char   padded[BASE64_LEN(OUTBOX_SECRET_MAX) + 1];
+	char   again[sizeof(padded)];
 	uint8  bytes[OUTBOX_SECRET_MAX + 2];
-	char   again[BASE64_LEN(OUTBOX_SECRET_MAX) + 1];
 	size_t len;
 	int	   n;
 
+	memset(key, 0, sizeof(*key));
+	if (as_text)
+		return text_key(secret, key);
 	if (strncmp(secret, OUTBOX_SECRET_PREFIX, PREFIX_LEN) != 0)
 		return false;
-	secret += PREFIX_LEN;
-	len = strlen(secret);
-	if (len < BASE64_LEN(OUTBOX_SECRET_MIN) || len > BASE64_LEN(OUTBOX_SECRET_MAX))
+	len = strlen(secret + PREFIX_LEN);
+	if (len >= sizeof(padded))
 		return false;
 
-	n = outbox_b64_decode(secret, (int) len, bytes, sizeof(bytes));
+	/* The padding may be left out. */
+	memcpy(padded, secret + PREFIX_LEN, len);
+	while (len % 4 != 0)
+		padded[len++] = '=';
+	n = outbox_b64_decode(padded, (int) len, bytes, sizeof(bytes));
 	if (n < OUTBOX_SECRET_MIN || n > OUTBOX_SECRET_MAX)
 		return false;
 
@@ -50,21 +72,12 @@ outbox_secret_decode(const char *secret, OutboxKey *key)
 	 * compute signatures with another key.
 	 */
 	if (outbox_b64_encode(bytes, n, again, sizeof(again)) != (int) len ||
-		memcmp(again, secret, len) != 0)
+		memcmp(again, padded, len) != 0)
 		return false;
 
-	memset(key, 0, sizeof(*key));
 	key->len = n;
 	memcpy(key->bytes, bytes, n);
 	return true;
-}
-
-void
-outbox_secret_as_text(const char *secret, OutboxKey *key)
-{
-	memset(key, 0, sizeof(*key));
-	key->len = (int) Min(strlen(secret), sizeof(key->bytes));
-	memcpy(key->bytes, secret, key->len);
 }
 
 char *

@@ -9,7 +9,7 @@
 
 #define OUTBOX_SECRET_PREFIX "whsec_"
 #define OUTBOX_SECRET_MIN 24 /* both in bytes */
-#define OUTBOX_SECRET_MAX 64
+#define OUTBOX_SECRET_MAX 75
 
 typedef enum OutboxHash
 {
@@ -22,8 +22,8 @@ typedef enum OutboxHash
 #define OUTBOX_SIGNATURE_MAX 128
 #define OUTBOX_SIGNED_ID_MAX 40
 
-/* A key is the bytes of a secret, or its text of at most "whsec_" and 88 characters. */
-#define OUTBOX_KEY_MAX 96
+/* A key is the bytes of a secret, or its text, which may be "whsec_" and 100 characters. */
+#define OUTBOX_KEY_MAX 106
 
 typedef struct OutboxKey
 {
@@ -32,19 +32,17 @@ typedef struct OutboxKey
 } OutboxKey;
 
 /*
- * Reads a secret.  Returns false if it is not "whsec_" and the base64 of 24 to 64
- * bytes.  Does not throw.
+ * Reads a secret: "whsec_" and the base64 of 24 to 75 bytes, or with 'as_text' any printable
+ * ASCII of 24 characters or more, which is the key as it is.  Returns false if it is none.
+ * Does not throw.
  */
-extern bool outbox_secret_decode(const char *secret, OutboxKey *key);
+extern bool outbox_secret_decode(const char *secret, bool as_text, OutboxKey *key);
 
 /*
  * Makes a new secret of 32 random bytes, as text, palloc'd.  Throws if there are no
  * random numbers.
  */
 extern char *outbox_secret_generate(void);
-
-/* The key that is the text itself. */
-extern void outbox_secret_as_text(const char *secret, OutboxKey *key);
 
 /*
  * Writes the HMAC of head and body, in hex or base64, into 'out' (OUTBOX_SIGNATURE_MAX

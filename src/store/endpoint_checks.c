@@ -33,6 +33,8 @@
 #include "server/shmem.h"
 #include "server/wakeup.h"
 #include "server/worker_slot.h"
+#include "store/endpoint_options.h"
+#include "transport/http/http.h"
 #include "transport/sinks.h"
 
 /* check_url(text): throws an error if requests cannot be sent to the URL. */
@@ -106,19 +108,37 @@ OUTBOX_FUNCTION(outbox_check_topics_1_0, 1)
 	PG_RETURN_VOID();
 }
 
-OUTBOX_FUNCTION(outbox_check_secret_1_0, 1)
+/*
+ * check_secret(secret text, config jsonb): the config says which form it has.  A config that
+ * is not valid is refused elsewhere.
+ */
+OUTBOX_FUNCTION(outbox_check_secret_1_0, 2)
 {
-	char	 *secret = text_to_cstring(PG_GETARG_TEXT_PP(0));
-	OutboxKey key;
+	OutboxTarget  target = {0};
+	OutboxProfile profile = outbox_profile_standard;
+	const char	 *hint;
+	OutboxKey	  key;
 
-	if (!outbox_secret_decode(secret, &key))
+	if (PG_ARGISNULL(0))
+		PG_RETURN_VOID();
+	if (!PG_ARGISNULL(1))
+	{
+		target.config = outbox_options_read(PG_GETARG_JSONB_P(1), &target.nconfig, NULL);
+		(void) outbox_http_profile(&target, &profile, &hint);
+	}
+	if (!outbox_secret_decode(text_to_cstring(PG_GETARG_TEXT_PP(0)), profile.text_key,
+							  &key))
 		ereport(
 			ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 err_generic_string(PG_DIAG_COLUMN_NAME, "secret"), errmsg("invalid secret"),
-			 errhint(
-				 "A secret is \"whsec_\" followed by the base64 of %d to %d random bytes. Leave it out to have one generated.",
-				 OUTBOX_SECRET_MIN, OUTBOX_SECRET_MAX)));
+			 profile.text_key ?
+				 errhint(
+					 "A secret whose text is the key has %d to %d characters of printable ASCII. Leave it out to have one generated.",
+					 OUTBOX_SECRET_MIN, OUTBOX_KEY_MAX) :
+				 errhint(
+					 "A secret is \"whsec_\" followed by the base64 of %d to %d random bytes. Leave it out to have one generated.",
+					 OUTBOX_SECRET_MIN, OUTBOX_SECRET_MAX)));
 	PG_RETURN_VOID();
 }
 

@@ -358,16 +358,6 @@ open_headers(OutboxEndpoint *ep)
 	}
 }
 
-static bool
-read_key(const OutboxEndpoint *ep, const char *secret, OutboxKey *key)
-{
-	bool valid = outbox_secret_decode(secret, key);
-
-	if (valid && ep->config.request.profile->text_key)
-		outbox_secret_as_text(secret, key);
-	return valid;
-}
-
 /* A secret that cannot be decoded counts as missing. */
 static void
 open_secrets(OutboxEndpoint *ep, const OutboxEndpointRow *s)
@@ -375,13 +365,15 @@ open_secrets(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 	char *secret = s->secret ? open_value(ep, OUTBOX_FIELD_SECRET, s->secret) : NULL;
 	char *previous = s->previous ? open_value(ep, OUTBOX_FIELD_PREVIOUS, s->previous) :
 								   NULL;
+	bool  as_text = ep->config.request.profile->text_key;
 
 	ep->config.request.nkeys = 0;
 	ep->config.request.keys = palloc0(sizeof(OutboxKey) * 2);
-	if (secret && read_key(ep, secret, &ep->config.request.keys[0]))
+	if (secret && outbox_secret_decode(secret, as_text, &ep->config.request.keys[0]))
 	{
 		ep->config.request.nkeys = 1;
-		if (previous && read_key(ep, previous, &ep->config.request.keys[1]))
+		if (previous &&
+			outbox_secret_decode(previous, as_text, &ep->config.request.keys[1]))
 			ep->config.request.nkeys = 2;
 	}
 	if (ep->config.request.nkeys == 0 && ep->status.held_for == NULL)

@@ -142,6 +142,23 @@ $r = request('long');
 is($r->{headers}{'x-long'} =~ s/=+$//r, hmac_sha512_base64($r->{body}, MIME::Base64::decode_base64(substr $secret, 6)),
 	'SHA-512 with the bytes of the secret');
 
+# Secrets that were made elsewhere: of 75 bytes, without padding, and not in base64
+my %made = (standard => 'whsec_' . 'QUJD' x 25, svix => 'whsec_QUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVo', github => 'one of our own, and its spaces');
+foreach my $profile (sort keys %made)
+{
+	is(create("made-$profile", { signature => $profile, outbox_headers => 'none' }, "secret => '$made{$profile}'"), $made{$profile}, "$profile: such a secret");
+	my $sent = request("made-$profile");
+	is(join(' ', verdicts({ profile => $profile, secret => $made{$profile}, headers => $sent->{headers}, body => $sent->{body} })), 'true', "$profile: its library accepts it");
+}
+foreach my $case ([ 'standard', $made{github} ], [ 'github', 'too short' ], [ 'github', "a tab\tin a text of thirty bytes" ], [ 'standard', 'whsec_' . 'QUJD' x 26 ])
+{
+	my (undef, undef, $err) = $node->psql('postgres', "\\set VERBOSITY sqlstate\nSELECT outbox.alter_endpoint('made-$case->[0]', secret => '$case->[1]')");
+	like($err, qr/22023/, "no secret for $case->[0]: $case->[1]");
+}
+is(ask("SELECT outbox.set_secrets('{\"made-github\": \"another one, in a text of its own\"}')"), '1', 'set_secrets() knows the form of each');
+ask("SELECT outbox.alter_endpoint('made-github', config => '{\"signature\": \"standard\"}')");
+ok(wait_sql($node, "SELECT state = 'held' AND reason = 'secret missing' FROM outbox.stats WHERE endpoint = 'made-github'"), 'with a config that it does not fit, its endpoint is held');
+
 # A batch
 $secret = create('batch', { signature => 'github', outbox_headers => 'none', query => 'id={id}' }, 'batch_size => 10');
 $r = request('batch');
