@@ -33,11 +33,13 @@ def main():
         listener = socket.create_server((chosen.listen, chosen.port), family=family, backlog=128)
     except OSError as e:
         sys.exit("outbox-console: %s port %d: %s" % (chosen.listen, chosen.port, e.strerror))
+    # A line for each request that is none would be for others to write.
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
     logging.info("The console is at http://%s:%d/", "[%s]" % chosen.listen if ":" in chosen.listen else chosen.listen,
                  listener.getsockname()[1])
     # The peer is judged as it is: a header must not put another address in its place.
     config = uvicorn.Config(Console(chosen).application(), proxy_headers=False, server_header=False, access_log=False,
-                            log_level="warning", limit_concurrency=200, timeout_keep_alive=20)
+                            log_config=None, limit_concurrency=200, timeout_keep_alive=20)
     uvicorn.Server(config).run(sockets=[listener])
 
 

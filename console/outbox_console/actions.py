@@ -197,7 +197,7 @@ def call(function, source):
 async def retry(session, form):
     """Sends dead deliveries again."""
     phrase, n, source, args, back = await chosen(session, form, True)
-    inactive = None
+    inactive, whole = None, form.get("endpoint") and not (form.get("event") or form.get("topics") or form.get("since") or form.get("pick"))
     if form.get("endpoint"):
         row = await stats(session, form.get("endpoint"))
         inactive = row["state"] if row["state"] in ("paused", "disabled", "held") else None
@@ -205,7 +205,8 @@ async def retry(session, form):
                 ["Due now, and tried anew with all attempts: %s." % phrase, how_many(n)]
                 + (["The endpoint is %s: they are sent when it is resumed." % inactive] if inactive else []),
                 "Send again", back, [(call("retry", source), args)],
-                lambda v: "%s asked to be sent again." % (count(v[0], "delivery is", "deliveries are")))
+                lambda v: "%s asked to be sent again." % (count(v[0], "delivery is", "deliveries are")),
+                (lambda v: "%s?of=%s" % (back, v[0])) if whole else None)
 
 
 async def discard(session, form):
@@ -280,7 +281,7 @@ async def replay(session, form):
 async def cancel_replay(session, form):
     """Ends a replay."""
     name, number = form.need("endpoint"), form.need("replay")
-    if not number.isdecimal() or len(number) > 18:
+    if not number.isdecimal() or not number.isascii() or len(number) > 18:
         raise Refused("%s is no number of a replay." % number)
     return Plan("End replay %s of %s" % (number, name), ["What it has come to by now is sent, and nothing more of it."],
                 "End it", "/replay/%s/%s" % (quote(name, safe=""), number),

@@ -23,6 +23,11 @@ def now():
     return datetime.datetime.now(datetime.timezone.utc)
 
 
+def whole(text):
+    """A number of an address, or None."""
+    return int(text) if text.isdecimal() and text.isascii() and len(text) < 15 else None
+
+
 def limit(rows, n=PAGE):
     """Rows of a question that asked for one more than a page, and whether there are more."""
     return rows[:n], len(rows) > n
@@ -137,7 +142,7 @@ async def endpoint(session, q):
     elif len(deliveries.rows) < FEW:
         cursor = None
     more = "?" + urlencode({"status": status, "before": cursor}) if cursor else None
-    return {"name": name, "stats": row, "status": status, "deliveries": deliveries, "following": more,
+    return {"name": name, "stats": row, "status": status, "of": whole(q.get("of")), "deliveries": deliveries, "following": more,
             "settings": await session.read("SELECT *, filter::text AS filter_text, config::text AS config_text, metadata::text AS metadata_text"
                                            " FROM outbox.endpoints WHERE name = %s", name),
             "audit": await changes(session, name),
@@ -253,10 +258,7 @@ async def search(session, q):
     part = "%" + asked.replace("\\", "").replace("%", "\\%").replace("_", "\\_") + "%"
     context["endpoints"] = await session.read("SELECT * FROM outbox.stats WHERE endpoint ILIKE %s ORDER BY endpoint LIMIT 20", part)
     context["tenants"] = await session.read("SELECT tenant, count(*) AS endpoints FROM outbox.stats WHERE tenant ILIKE %s GROUP BY 1 ORDER BY 1 LIMIT 20", part)
-    before = q.get("before", "9223372036854775807")
-    if not before.isdecimal() or len(before) > 19:
-        raise Refused("%s is no place in the log." % before)
-    events = await session.read(SEARCH, int(before), NEWEST, asked, asked, asked, PAGE)
+    events = await session.read(SEARCH, whole(q.get("before")) or 2**63 - 1, NEWEST, asked, asked, asked, PAGE)
     last = [r for r in events.rows if not r["found"]]
     events.rows = [r for r in events.rows if r["found"]]
     context.update(events=events, last=last[0] if last else None)
@@ -274,13 +276,21 @@ async def dead(session, q):
         "SELECT endpoint, reason, count(*) AS n, min(created_at) AS oldest, max(last_error) AS example FROM"
         " (SELECT endpoint, reason, created_at, last_error FROM outbox.dead_letters LIMIT %s) d GROUP BY 1, 2 ORDER BY 3 DESC LIMIT 20", COUNTED)
     total = await session.read("SELECT value AS n FROM outbox.metrics(0) WHERE name = 'outbox_deliveries' AND labels ->> 'status' = 'dead'")
-    rows = await session.read(
-        "SELECT event_id, seq, topic, key, tenant, endpoint, status, reason, attempts, last_error, created_at, false AS test FROM outbox.dead_letters"
-        " WHERE (%s = '' OR endpoint = %s) AND (%s = '' OR reason = %s) AND (%s = '' OR tenant = %s) AND seq < %s ORDER BY seq DESC, endpoint LIMIT %s",
-        *[v for n in chosen for v in (chosen[n], chosen[n])], int(q.get("before", "9223372036854775807")[:19]), PAGE + 1)
-    rows.rows, more = limit(rows.rows)
+    before, reason = q.get("before"), chosen["reason"]
+    if chosen["endpoint"] or chosen["tenant"]:
+        # Pages have an index for this.  A row without an event has the place to go on from.
+        rows = await session.read("SELECT * FROM outbox.deliveries_page(%s, %s, 'dead', %s, %s) WHERE event_id IS NULL OR %s IN ('', reason)",
+                                  chosen["endpoint"] or None, chosen["tenant"] or None, before or None, PAGE, reason)
+        cursor = rows.rows[-1]["cursor"] if rows.rows else None
+        rows.rows = [r for r in rows.rows if r["event_id"]]
+    else:
+        rows = await session.read(
+            "SELECT event_id, seq, topic, key, tenant, endpoint, status, reason, attempts, last_error, created_at, false AS test"
+            " FROM outbox.dead_letters WHERE seq < %s" + (" AND reason = %s" if reason else "") + " ORDER BY seq DESC LIMIT %s",
+            whole(before) or 2**63 - 1, *([reason] if reason else []), PAGE)
+        cursor = rows.rows[-1]["seq"] if len(rows.rows) == PAGE else None
     return {"chosen": chosen, "groups": groups, "total": total, "rows": rows, "reasons": words.REASONS, "counted": COUNTED,
-            "following": "/dead?" + urlencode({**chosen, "before": rows.rows[-1]["seq"]}) if more else None}
+            "following": "/dead?" + urlencode({**chosen, "before": cursor}) if cursor else None}
 
 
 async def tenants(session, q):
@@ -342,7 +352,7 @@ async def replay(session, q):
     if not answer.problem and not answer.row:
         raise Refused("There is no such replay any more.")
     waits = await session.read("SELECT retrying, blocked, state FROM outbox.stats WHERE endpoint = %s", name)
-    return {"name": name, "number": number, "of": int(of) if of.isdecimal() and len(of) < 15 else None, "replay": answer, "waits": waits.row}
+    return {"name": name, "number": number, "of": whole(of), "replay": answer, "waits": waits.row}
 
 
 SCREENS = {

@@ -27,7 +27,7 @@ class Settings:
     https: bool = False
     connections: int = 6
     read_timeout: float = 3.0
-    action_timeout: float = 30.0
+    action_timeout: float = 120.0
 
     def check(self):
         """Raises Wrong if one of them cannot be used, or if they would let in users that nothing has named."""

@@ -150,6 +150,7 @@ const steps = {
     await at("crm");
     await ask(page, "Retry what failed", /This is 1 delivery/, "Send again");
     await until(() => stat("crm", "dead") === "0" && arrived(third).length > 0, "the last one is sent with all that failed");
+    await shows(page, /Sending again: all 1 are done/, "a bar shows how far that is");
 
     await at("billing");
     await ask(page, "Pause", /Nothing more is sent/, "Pause");
