@@ -68,7 +68,7 @@ function stat(endpoint, columns) {
 
 /* What the page says, once it is so. */
 async function shows(page, pattern, what) {
-  await page.waitForFunction(source => new RegExp(source).test(document.body.innerText), pattern.source).catch(() => 0);
+  await page.waitForFunction(source => document.body && new RegExp(source).test(document.body.innerText), pattern.source).catch(() => 0);
   const said = await text(page);
   check(pattern.test(said), what || `the page says ${pattern.source}`, said);
 }
@@ -295,7 +295,7 @@ const steps = {
     const event = sql("SELECT outbox.emit('order.created', '{\"order\": 1}', key => 'k')");
     await until(() => sql("SELECT pending FROM outbox.stats") === "1", "an event waits");
     check(arrived(event).length === 0, "the receiver has not got it");
-    await page.waitForFunction(() => /Waiting\s*1/.test(document.body.innerText), null, { timeout: LIMIT });
+    await page.waitForFunction(() => document.body && /Waiting\s*1/.test(document.body.innerText), null, { timeout: LIMIT });
     check(true, "the page shows it by itself");
     await ask(page, "Resume", /begins again/, "Resume");
     await until(() => arrived(event).length === 1, "the receiver's journal has the event once it is resumed");
