@@ -6,7 +6,7 @@ WIDTH, HEIGHT = 640, 120
 
 
 def line(points, name, unit, low=0.0):
-    """A line through (label, value) pairs; None is a gap.  The title says the largest and the newest value."""
+    """A line through (time, value) pairs; None is a gap.  The title says the largest and the newest value."""
     values = [v for _, v in points if v is not None]
     if not values:
         return None
@@ -33,7 +33,8 @@ def line(points, name, unit, low=0.0):
                   '<svg viewBox="0 0 %d %d" preserveAspectRatio="none" role="img" aria-label="%s">%s</svg>'
                   '<div class="axis"><span>%s</span><span>%s</span></div></figure>'
                   % (escape(name), escape(unit(values[-1])), WIDTH, HEIGHT, escape(said), "".join(shapes),
-                     escape(points[0][0]), escape(points[-1][0])))
+                     *(Markup('<time datetime="%s" class="hm">%s</time>') % (t.isoformat(), t.strftime("%H:%M UTC"))
+                       for t in (points[0][0], points[-1][0]))))
 
 
 def lane(attempts, begin, end):

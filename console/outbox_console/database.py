@@ -106,6 +106,7 @@ class Database:
         self.conninfo, self.idle = conninfo, []
         self.read_timeout, self.action_timeout = settings.read_timeout, settings.action_timeout
         self.places = asyncio.Semaphore(settings.connections)
+        self.charts, self.charts_until, self.counting = None, 0, None     # of the overview: screens.charts_of_all()
 
     async def connect(self):
         """A new connection whose transactions read, unless they say otherwise."""

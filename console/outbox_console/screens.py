@@ -3,13 +3,15 @@
 Each function takes a Session and the fields of the address, and returns what its template needs.
 """
 
+import asyncio
 import datetime
 import json
+import time
 from urllib.parse import urlencode
 
 from . import chart, words
 from .actions import Form, Refused
-from .database import Answer
+from .database import Answer, Away
 
 PAGE = 50
 FEW = 20
@@ -45,11 +47,32 @@ async def figures(session, endpoint=None, tenant=None):
 
     def column(name, empty, factor=1.0):
         found = [kept[t].get(name) if t in kept else empty for t in times]
-        return [(t.strftime("%H:%M UTC"), v * factor if v is not None else None) for t, v in zip(times, found)]
+        return [(t, v * factor if v is not None else None) for t, v in zip(times, found)]
     drawn = [chart.line(column("delivered", 0, 1 / 300), "Delivered", lambda v: words.number(round(v, 1)) + "/s"),
              chart.line(column("failed_attempts", 0, 1 / 300), "Failed attempts", lambda v: words.number(round(v, 1)) + "/s"),
              chart.line(column("latency_p99_ms", None, 0.001), "Latency, 99 of 100", words.seconds)]
     return Answer([c for c in drawn if c])
+
+
+async def kept_figures(database):
+    """figures() of all endpoints, which reads a row for each of them and each five minutes: kept for a minute, or longer."""
+    begun = time.monotonic()
+    try:
+        async with database.session() as session:
+            answer = await figures(session)
+    except Away as e:
+        answer = Answer(problem=str(e))
+    taken = time.monotonic() - begun
+    database.charts, database.charts_until = answer, begun + max(60, 50 * taken) if not answer or not answer.problem else begun + 5
+
+
+async def charts_of_all(database):
+    """The charts of the overview.  The page does not wait for them: it shows former ones, or those of its next reading."""
+    if time.monotonic() >= database.charts_until:
+        if not database.counting or database.counting.done():
+            database.counting = asyncio.create_task(kept_figures(database))
+        await asyncio.wait({database.counting}, timeout=0.03)
+    return database.charts
 
 
 def verdict(status, figure, endpoints):
@@ -103,7 +126,7 @@ async def overview(session, _):
         else verdict(status.row, figure, endpoints)
     holder = max(endpoints.rows, key=lambda e: e["retained_bytes"] or 0, default=None)
     return {"status": status, "metrics": metrics, "figure": figure, "holder": holder if holder and holder["retained_bytes"] else None, "endpoints": endpoints, "verdict": (kind, sentence, why),
-            "total": sum(v for (n, _), v in figure.items() if n == "outbox_endpoints"), "charts": await figures(session)}
+            "total": sum(v for (n, _), v in figure.items() if n == "outbox_endpoints"), "charts": await charts_of_all(session.database)}
 
 
 async def endpoints(session, q):

@@ -43,6 +43,18 @@ $node->safe_psql('postgres',
 endpoint_shows($node, 'warehouse', "state = 'backing_off'", 'an endpoint backs off');
 endpoint_shows($node, 'globex.hooks', "state = 'disabled'", 'one is disabled');
 
+# Figures of the last hours, from those that the worker writes when it ends
+$node->safe_psql('postgres', q(SELECT count(outbox.emit('order.created', '{"order": 1}', key => 'k' || n)) FROM generate_series(1, 40) n));
+endpoint_shows($node, 'billing', 'pending + processing = 0', 'forty more are delivered');
+replace_worker($node);
+$node->safe_psql('postgres', <<'SQL');
+INSERT INTO outbox.figures (piece, endpoint_id, at, tenant, delivered, failed, counts)
+SELECT f.piece, f.endpoint_id, date_bin('5 min', now(), '2000-01-01') - n * interval '5 min' + k * interval '1 s', f.tenant, f.delivered, f.failed, f.counts
+FROM outbox.figures f, generate_series(1, 71) n, generate_series(1, 40) k
+WHERE f.piece IN (0, 1, 2) AND k <= 20 + 12 * sin(n / 9.0) + 6 * sin(n * 1.7) ON CONFLICT DO NOTHING
+SQL
+endpoint_shows($node, 'warehouse', "state = 'backing_off'", 'the next worker knows of all this');
+
 $console->browse($_, %env) foreach qw(looks customer actions plain failures);
 
 unlike($console->log, qr/Traceback/, 'no fault of the console is in its log');

@@ -2,6 +2,7 @@
 "use strict";
 
 const short = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const minutes = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
 const long = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
 
 /* The exact time, in UTC, stays in the title. */
@@ -9,7 +10,7 @@ function local(root) {
   const today = new Date().toDateString();
   for (const t of root.querySelectorAll("time[datetime]")) {
     const at = new Date(t.dateTime);
-    if (!isNaN(at)) t.textContent = (at.toDateString() === today ? short : long).format(at);
+    if (!isNaN(at)) t.textContent = (t.className === "hm" ? minutes : at.toDateString() === today ? short : long).format(at);
   }
 }
 
