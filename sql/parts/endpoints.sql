@@ -640,14 +640,12 @@ BEGIN
     PERFORM outbox.check_settings(s);
     PERFORM outbox.check_listed(s.topics) WHERE given ? 'topics';
     PERFORM outbox.check_secret(secret, s.config);
-    -- No function shows stored credentials.  So none sends them to a server of the caller's either.
+    -- No function shows credentials.  So none sends them to a server of the caller's either.
     IF credentials IS NULL AND s.credentials IS NOT NULL
        AND (url IS NOT NULL OR s.config IS DISTINCT FROM old.config)
        AND outbox.keeps_credentials(outbox.shown(s.endpoint_id, old.url), old.config,
-                                    outbox.shown(s.endpoint_id, s.url), s.config) IS NOT TRUE
-       AND EXISTS (SELECT 1 FROM jsonb_each(outbox.stored_credentials(s.endpoint_id)) v
-                   WHERE jsonb_typeof(v.value) = 'string') THEN
-        RAISE EXCEPTION 'the stored credentials of endpoint "%" are for other servers', name
+                                    outbox.shown(s.endpoint_id, s.url), s.config) IS NOT TRUE THEN
+        RAISE EXCEPTION 'the credentials of endpoint "%" are for other servers', name
             USING ERRCODE = 'invalid_parameter_value',
                   HINT = 'Pass credentials with the new URL or config, the same or others, or reset => ''{credentials}''.';
     END IF;

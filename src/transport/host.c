@@ -123,9 +123,10 @@ is_localhost(const char *name)
 
 /* Of a name, only localhost is known to have no address that is allowed. */
 const char *
-outbox_host_judge(const char *host, bool plain, const char **hint)
+outbox_host_judge(const char *host, const char *plain, const char **hint)
 {
 	static char		   complaint[128];
+	static char		   advice[128];
 	OutboxAddressClass verdict;
 	char			   name[OUTBOX_HOST_SIZE];
 	const char		  *why;
@@ -152,9 +153,15 @@ outbox_host_judge(const char *host, bool plain, const char **hint)
 	}
 	if (verdict == OUTBOX_ADDRESS_PUBLIC && plain)
 	{
-		*hint =
-			"Use https. An operator can allow http to some addresses in outbox.allowed_networks.";
-		return "plain http is allowed to addresses in outbox.allowed_networks only";
+		snprintf(complaint, sizeof(complaint),
+				 "plain %.16s is allowed to addresses in outbox.allowed_networks only",
+				 plain);
+		snprintf(
+			advice, sizeof(advice),
+			"Use %.16ss. An operator can allow %.16s to some addresses in outbox.allowed_networks.",
+			plain, plain);
+		*hint = advice;
+		return complaint;
 	}
 	return NULL;
 }
@@ -164,7 +171,13 @@ outbox_host_check_url(const char *url, const char **hint)
 {
 	const char *p = strstr(url, "://");
 	const char *problem = NULL;
-	bool		plain = strncasecmp(url, "http:", 5) == 0;
+	char		scheme[17] = "";
+
+	if (p && p - url < (ptrdiff_t) sizeof(scheme))
+		memcpy(scheme, url, p - url);
+	/* https, or NAMEs of a sink */
+	if (scheme[0] == '\0' || strchr("sS", p[-1]))
+		scheme[0] = '\0';
 
 	for (p = p ? p + strlen("://") : url; problem == NULL; p++)
 	{
@@ -173,7 +186,7 @@ outbox_host_check_url(const char *url, const char **hint)
 		size_t name = p[0] == '[' ? strcspn(p, "],/?#") + 1 : strcspn(p, ":,/?#");
 
 		snprintf(host, sizeof(host), "%.*s", (int) (name < len ? name : len), p);
-		problem = outbox_host_judge(host, plain, hint);
+		problem = outbox_host_judge(host, scheme[0] ? scheme : NULL, hint);
 		p += len;
 		if (*p != ',')
 			break;

@@ -24,7 +24,8 @@ extern const char *outbox_host_check(const char *host, char *bare, const char **
  * Checks a host, and whether requests may go to its address, 'plain' ones to other than
  * https.  Returns the problem, and a hint; NULL: none.
  */
-extern const char *outbox_host_judge(const char *host, bool plain, const char **hint);
+extern const char *outbox_host_judge(const char *host, const char *plain,
+									 const char **hint);
 
 /* Judges each host of "scheme://host:port,host:port/path". */
 extern const char *outbox_host_check_url(const char *url, const char **hint);

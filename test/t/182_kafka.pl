@@ -539,6 +539,16 @@ ask("SELECT outbox.drop_endpoint('$_')") foreach qw(good stranger late);
 # Addresses
 ask("SELECT outbox.create_endpoint('inside', 'kafka://$broker/inside', '{inside}', timeout => '61 s')");
 wait_status($node, emit($node, 'inside', '{"n": 0}'), 'delivered', 'to an address that is allowed');
+ask("ALTER SYSTEM SET outbox.allowed_networks = ''");
+ask('SELECT pg_reload_conf()');
+wait_sql($node, q[SELECT current_setting('outbox.allowed_networks') = ''], 't');
+foreach ([ 'kafka://b1.example:9092/t', 1 ], [ 'kafkas://b1.example:9092/t', 0 ])
+{
+	my ($url, $refused) = @$_;
+	my (undef, undef, $err) = $node->psql('postgres', "BEGIN; SELECT outbox.create_endpoint('clear', '$url')");
+
+	is($err =~ /plain kafka is allowed to addresses in outbox.allowed_networks only\nHINT:  Use kafkas/ ? 1 : 0, $refused, "no network is allowed: $url");
+}
 ask("ALTER SYSTEM SET outbox.allowed_networks = '10.99.0.0/16'");
 ask('SELECT pg_reload_conf()');
 endpoint_shows($node, 'inside', "state = 'backing_off' AND reason ~ 'address 127.0.0.1 is loopback, and not in outbox.allowed_networks'",

@@ -122,6 +122,35 @@ foreach (
 	is(scalar(sent("/ok/${name}_r")), 0, "$name: nothing is sent");
 }
 
+# Token servers of other kinds
+foreach (
+	[ 'large', '/big-body?bytes=10000000', 'no token: the answer of the token server is too long, or was cut off' ],
+	[ 'moved', "/redirect?to=http://169.254.169.254/token", "no token: the token server answered 302" ])
+{
+	my ($name, $path, $words) = @$_;
+
+	create($name, ok_url($name . '_r'), { client_secret => 'x' }, { token_url => $receiver->url($path), client_id => 'me' });
+	send_one($name);
+	wait_sql($node, "SELECT reason FROM outbox.stats WHERE endpoint = '$name'", $words);
+}
+
+# 600 that hang: they have a bounded part of the worker's descriptors, and nobody waits for them
+my $worker = ask(q[SELECT pid FROM pg_stat_activity WHERE backend_type LIKE 'outbox worker%']);
+my $before = () = glob("/proc/$worker/fd/*");
+ask(q[SELECT outbox.create_endpoint('hung' || i, '] . ok_url('hung') . q[', topics => '{hung.*}', timeout => '60 s', credentials => '{"client_secret": "x"}',
+	config => '{"token_url": "] . $receiver->url('/hang/token') . q[", "client_id": "me"}') FROM generate_series(1, 600) i]);
+ask(q[SELECT outbox.emit('hung.x', '{}')]);
+OutboxTest::Receiver::wait_found(500, 'requests for a token', sub { sent('/hang/token') });
+send_one('basic');
+wait_sent('/ok/basic', 3);
+my $hanging = sent('/hang/token');
+cmp_ok($hanging, '<=', 512, 'token servers that hang have so many requests at most');
+cmp_ok(scalar(() = glob("/proc/$worker/fd/*")), '<', $before + 560, 'and so many connections');
+ask(q[SELECT outbox.drop_endpoint('hung' || i, discard => true) FROM generate_series(1, 600) i]);
+create('after', ok_url('after'), { client_secret => 'x' }, { token_url => token_url('t5', 3600), client_id => 'me' });
+send_one('after');
+is(authorization((wait_sent('/ok/after', 1))[0]), 'Bearer t5', 'their places are free again');
+
 # A token that ends early: another one, and the event once more, which counts as one attempt
 usleep(1_100_000);    # the least time between two tokens of which the first was good
 $receiver->control(path => '/ok/oauth', behave => '/status/401');
@@ -211,16 +240,23 @@ CONF
 
 	create('mutual', "$url/mutual", { ca_certificate => $ca, client_certificate => $cert, client_key => { file => 'shop.key' } });
 	create('without', "$url/without", { ca_certificate => $ca });
+	# Its connection is there, and its certificate is public.
+	send_one('mutual');
+	wait_sql($node, q[SELECT count(*) FROM outbox.deliveries WHERE endpoint = 'mutual' AND status = 'delivered'], 1);
+	create('thief', "$url/thief", { ca_certificate => $ca, client_certificate => $cert, client_key => slurp_file("$dir/other.key") });
+	send_one('thief');
+	wait_sql($node, q[SELECT last_error IS NOT NULL OR delivered > 0 FROM outbox.stats WHERE endpoint = 'thief'], 't');
+	is(scalar(() = slurp_file("$dir/nginx.log") =~ m{^/thief }mg), 0, 'the same certificate without its key has no part in that connection');
 	create('stranger', "$url/stranger", { ca_certificate => $ca, client_certificate => slurp_file("$dir/other.crt"), client_key => slurp_file("$dir/other.key") });
 	create('unknown', "$url/unknown");
 	foreach my $round (1 .. 3) { send_one($_) foreach qw(mutual without stranger unknown) }
-	wait_sql($node, q[SELECT count(*) FROM outbox.deliveries WHERE endpoint = 'mutual' AND status = 'delivered'], 3);
+	wait_sql($node, q[SELECT count(*) FROM outbox.deliveries WHERE endpoint = 'mutual' AND status = 'delivered'], 4);
 	wait_sql($node, qq[SELECT bool_and(last_error LIKE 'the receiver answered 400%') FROM outbox.stats WHERE endpoint IN ('without', 'stranger')], 't');
 	wait_sql($node, q[SELECT last_error LIKE 'TLS: %' FROM outbox.stats WHERE endpoint = 'unknown'], 't');
 	my @log = map { [split] } split /\n/, slurp_file("$dir/nginx.log");
 	my %by;
 	push @{ $by{ $_->[0] } }, $_ foreach @log;
-	is(join(' ', map { "$_->[1] $_->[2]" } @{ $by{'/mutual'} }), join(' ', ('204 SUCCESS') x 3), 'its certificate and authority are used');
+	is(join(' ', map { "$_->[1] $_->[2]" } @{ $by{'/mutual'} }), join(' ', ('204 SUCCESS') x 4), 'its certificate and authority are used');
 	ok(!(grep { $_->[1] != 400 } @{ $by{'/without'} }, @{ $by{'/stranger'} }), 'and by no other endpoint of that host');
 	my %connection = map { $_->[4] => 1 } @{ $by{'/mutual'} };
 	ok(!(grep { $connection{ $_->[4] } } @{ $by{'/without'} }, @{ $by{'/stranger'} }), 'nor its connections');
@@ -254,5 +290,11 @@ like($error, qr/the header Authorization and credentials/, 'two of them');
 like($error, qr/credentials/, 'another URL needs the credentials again');
 ($error) = ($node->psql('postgres', q[SELECT outbox.alter_endpoint('oauth', config => '{"token_url": "http://127.0.0.1:9/", "client_id": "me"}')]))[2];
 like($error, qr/credentials/, 'and so does another token server');
+
+
+# A tenant cannot send to itself what it cannot see
+ask(q[SELECT outbox.create_endpoint('given', 'https://partner.example/', tenant => 'acme', credentials => '{"token": {"file": "bearer"}}')]);
+($error) = ($node->psql('postgres', q[SELECT outbox.portal_alter_endpoint('acme', 'given', '{"url": "https://own.example/"}')]))[2];
+like($error, qr/the credentials of endpoint "given" are for other servers/, 'the portal sends no credential in a file to another URL');
 
 done_testing();

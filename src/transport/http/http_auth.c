@@ -26,6 +26,13 @@
 #define AGAIN_MAX 60000
 
 /*
+ * Requests for a token in flight, of all endpoints.  A server that has just failed may have
+ * only half of the places, so servers that hang leave some to others.
+ */
+#define FETCHES_MAX 512
+static int fetches;
+
+/*
  * ms: a token that no request has used with success, and that is younger, is not replaced
  * because it was refused.
  */
@@ -112,6 +119,27 @@ copy_blob(struct curl_blob *blob, const char *text)
 	blob->len = blob->data ? strlen(text) : 0;
 	blob->flags = CURL_BLOB_NOCOPY;
 	return blob->data != NULL;
+}
+
+/*
+ * libcurl uses a connection again whose certificate is the same, also with another key, and
+ * certificates are public.  So each link has a certificate of its own: text outside of the
+ * marks of PEM does not count.
+ */
+static bool
+copy_certificate(OutboxHttpIdentity *own, const char *text)
+{
+	size_t len = text ? strlen(text) + 32 : 0;
+
+	if (text == NULL)
+		return true;
+	own->certificate.data = malloc(len);
+	if (own->certificate.data == NULL)
+		return false;
+	own->certificate.len = snprintf(own->certificate.data, len, "%s\n" UINT64_FORMAT "\n",
+									text, own->number);
+	own->certificate.flags = CURL_BLOB_NOCOPY;
+	return true;
 }
 
 /* "Basic " and the base64 of both, malloc'd.  NULL: memory runs out. */
@@ -228,8 +256,7 @@ open_parts(OutboxLink *link, const OutboxTarget *target)
 	const char *token = credential(target, "token");
 	const char *user = credential(target, "username");
 
-	if (!copy_blob(&link->identity.certificate,
-				   credential(target, "client_certificate")) ||
+	if (!copy_certificate(&link->identity, credential(target, "client_certificate")) ||
 		!copy_blob(&link->identity.key, credential(target, "client_key")) ||
 		!copy_blob(&link->identity.authority, credential(target, "ca_certificate")))
 		return OUTBOX_LACKS_MEMORY;
@@ -329,8 +356,11 @@ fetch_ended(void *arg, const OutboxOutcome *o)
 	OutboxLink *link = arg;
 
 	link->fetch = NULL;
+	fetches--;
 	if (o->result == OUTBOX_RESULT_DELIVERED)
 		take_token(link, o);
+	else if (o->result == OUTBOX_RESULT_UNKNOWN)
+		fetch_failed(link, "the answer of the token server is too long, or was cut off");
 	else if (o->result == OUTBOX_RESULT_UNAVAILABLE && o->lacks)
 		fetch_failed(link, o->lacks);
 	else if (o->status > 0)
@@ -370,6 +400,7 @@ begin_fetch(OutboxLink *link)
 		return;
 	}
 	link->fetch = t;
+	fetches++;
 	t->done = fetch_ended;
 	t->identity = &link->identity;
 	link->target.transport->start(t, &link->target, NULL, &message, link);
@@ -385,6 +416,7 @@ outbox_http_link_state(OutboxLink *link, char *reason, size_t size)
 		return OUTBOX_LINK_UP;
 	now = outbox_http_now();
 	if (link->fetch == NULL && now >= link->again_at &&
+		fetches < (link->again_wait > 0 ? FETCHES_MAX / 2 : FETCHES_MAX) &&
 		(!has_token(link, now) || now >= link->renew_at))
 		begin_fetch(link);
 	if (has_token(link, now))
@@ -397,7 +429,10 @@ void
 outbox_http_close(OutboxLink *link)
 {
 	if (link->fetch)
+	{
 		link->target.transport->cancel(link->fetch);
+		fetches--;
+	}
 	link->fetch = NULL;
 	link->closed = true;
 	if (link->in_flight == 0)

@@ -132,7 +132,7 @@ typedef struct OutboxHttpPool
 	const char *exceeded;
 } OutboxHttpPool;
 
-/* Certificates of an endpoint's own, in PEM.  'len' is 0 for those that it lacks. */
+/* Certificates of an endpoint's own, in PEM.  'len' is 0 for each that it lacks. */
 typedef struct OutboxHttpIdentity
 {
 	uint64			 number; /* of the link */

@@ -157,7 +157,7 @@ check_parsed(CURLU *url, const char **hint)
 		complaint = PORT_COMPLAINT;
 	}
 	else
-		complaint = outbox_host_judge(host, plain, hint);
+		complaint = outbox_host_judge(host, plain ? "http" : NULL, hint);
 
 	curl_free(scheme);
 	curl_free(host);
