@@ -46,6 +46,7 @@ CREATE TABLE outbox.followed (
     timelines    text[] NOT NULL,        -- of this server and of the source
     -- What the source has answered last
     asked_at     timestamptz,
+    answered_at  timestamptz,
     problem      text,                   -- NULL: none
     lost         text,                   -- slot_lost, or restored (NULL: neither)
     behind       int8,                   -- bytes of WAL that are not taken yet
@@ -261,10 +262,11 @@ WHERE f.subscription = $1
 $$;
 COMMENT ON FUNCTION outbox.source_of IS 'The source that a subscription brings events of, what of it is here, and whether that is still true';
 
--- Not SECURITY DEFINER: a connection string may name files of this server.
+-- A connection string may name files of this server, and any address. An operator names one
+-- that the administrator has put into pg_service.conf.
 CREATE FUNCTION outbox.follow(name text, conninfo text, publication text DEFAULT 'outbox',
     keep interval DEFAULT '1 day', timeout interval DEFAULT '1 minute') RETURNS int8
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -276,6 +278,10 @@ BEGIN
         RAISE EXCEPTION 'invalid name of a source: %', COALESCE(quote_literal(name), 'null')
             USING ERRCODE = CASE WHEN name IS NULL THEN 'null_value_not_allowed' ELSE 'invalid_parameter_value' END, COLUMN = 'name',
                   HINT = 'Use a small letter, and then up to 30 small letters, digits and "_".';
+    ELSIF conninfo !~ '^service=[A-Za-z0-9_.-]+$' AND NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = session_user) THEN
+        RAISE EXCEPTION 'only a superuser may follow with another connection string than service=...'
+            USING ERRCODE = 'insufficient_privilege', COLUMN = 'conninfo',
+                  HINT = 'Ask for an entry in pg_service.conf of this server, and pass its name, like ''service=shop''.';
     ELSIF conninfo ~* 'password\s*=|://[^/@]*:[^/@]*@' THEN
         RAISE EXCEPTION 'conninfo must not contain a password'
             USING ERRCODE = 'invalid_parameter_value', COLUMN = 'conninfo',
@@ -344,7 +350,7 @@ COMMENT ON FUNCTION outbox.follow IS
 
 -- The slot at the source retains WAL there, so it goes before the subscription is forgotten.
 CREATE FUNCTION outbox.unfollow(name text) RETURNS void
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -408,7 +414,7 @@ BEGIN
             END IF;
             passed := had.seen_lsn IS NULL OR has[6]::pg_lsn >= had.seen_lsn;
             UPDATE outbox.followed o
-            SET asked_at = clock_timestamp(), lost = lost,
+            SET asked_at = clock_timestamp(), answered_at = clock_timestamp(), lost = lost,
                 problem = CASE lost
                     WHEN 'publication_lost' THEN format(
                         'publication "%s" was dropped at the source; make it with outbox.divide() there, and call outbox.follow() again',
@@ -464,7 +470,7 @@ SELECT f.name,
             WHEN f.problem IS NOT NULL THEN f.problem
             WHEN NOT s.subenabled THEN 'subscription ' || s.subname || ' is disabled'
             WHEN w.pid IS NULL THEN 'no process receives: the log of this server says why' END AS reason,
-       f.followed_at, f.slot, f.asked_at, f.behind, f.retained, f.room, w.last_msg_receipt_time AS heard_at,
+       f.followed_at, f.slot, f.asked_at, f.answered_at, f.behind, f.retained, f.room, w.last_msg_receipt_time AS heard_at,
        (SELECT count(*) FROM outbox.refused_events r WHERE r.source = f.name) AS refused
 FROM outbox.followed f
 LEFT JOIN pg_subscription s ON s.oid = f.subscription
@@ -475,7 +481,8 @@ COMMENT ON COLUMN outbox.sources.state IS '`streaming`, `disconnected`, `disable
 COMMENT ON COLUMN outbox.sources.reason IS 'why it does not stream, or does not answer (NULL: it does)';
 COMMENT ON COLUMN outbox.sources.followed_at IS 'when `outbox.follow()` was called';
 COMMENT ON COLUMN outbox.sources.slot IS 'its replication slot at the source';
-COMMENT ON COLUMN outbox.sources.asked_at IS 'when the source was asked for the next three, every 30 s (NULL: not yet)';
+COMMENT ON COLUMN outbox.sources.asked_at IS 'when the source was asked last, every 30 s (NULL: not yet)';
+COMMENT ON COLUMN outbox.sources.answered_at IS 'when it said the next three (NULL: not yet)';
 COMMENT ON COLUMN outbox.sources.behind IS 'bytes of WAL at the source that are not taken yet';
 COMMENT ON COLUMN outbox.sources.retained IS 'bytes of WAL that the slot retains at the source';
 COMMENT ON COLUMN outbox.sources.room IS 'bytes that it may still retain (NULL: `max_slot_wal_keep_size` sets no limit)';

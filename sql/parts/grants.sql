@@ -30,7 +30,7 @@ BEGIN
         ('operate', '{create_endpoint,alter_endpoint,drop_endpoint,pause_endpoint,resume_endpoint,seek_endpoint,
                       rotate_secret,endpoint_secret,set_secrets,retry,resend,discard,replay,cancel_replay,cancel,wait_for,send_test,
                       set_retention,set_event_type,drop_event_type,shown,run_attempts,attempts_page,portal_limits,set_portal_limits,
-                      tenant_limits,set_tenant_limits,forget}'),
+                      tenant_limits,set_tenant_limits,forget,follow,unfollow}'),
         ('portal', '{portal_endpoints,portal_create_endpoint,portal_alter_endpoint,portal_pause_endpoint,
                      portal_resume_endpoint,portal_drop_endpoint,portal_secret,portal_rotate_secret,
                      portal_deliveries,portal_delivery,portal_attempts,portal_retry,portal_replay,
@@ -42,7 +42,7 @@ BEGIN
         ('emit', '{INSERT}', '{events}',
          '(id, topic, type, key, tenant, expires_at, headers, payload, body, content_type)'),
         ('watch', '{SELECT}', '{status,stats,deliveries,workers,held_steps,set_aside,sources,replay_progress,forget_progress,event_types}', ''),
-        ('operate', '{SELECT}', '{endpoints,endpoint_audit,dead_letters,attempts,all_events,scheduled}', ''))
+        ('operate', '{SELECT}', '{endpoints,endpoint_audit,dead_letters,attempts,all_events,scheduled,refused_events}', ''))
     SELECT 'USAGE', 'SCHEMA', 'outbox', ''
     UNION ALL
     SELECT 'EXECUTE', 'FUNCTION', p.oid::regprocedure::text, ''

@@ -662,7 +662,13 @@ SELECT * FROM (VALUES
     (38, 'outbox_endpoint_cancelled_total', 'counter', NULL::text, 'Deliveries of the endpoint that were cancelled'),
     (39, 'outbox_endpoint_breaker_openings_total', 'counter', NULL::text, 'Times that the endpoint began to back off'),
     (40, 'outbox_worker_resident_bytes', 'gauge', 'worker', 'Memory that the process of a worker has for itself'),
-    (41, 'outbox_worker_resident_limit_bytes', 'gauge', 'worker', 'What that is to stay below')) v (number, metric, type, label, help);
+    (41, 'outbox_worker_resident_limit_bytes', 'gauge', 'worker', 'What that is to stay below'),
+    (43, 'outbox_source_streaming', 'gauge', 'source', '1 while the events of a source come, or are on their way, else 0'),
+    (44, 'outbox_source_lost', 'gauge', 'source', '1 while a source waits for outbox.follow() to be called again'),
+    (45, 'outbox_source_behind_bytes', 'gauge', 'source', 'WAL of a source that is not taken yet'),
+    (46, 'outbox_source_retained_bytes', 'gauge', 'source', 'WAL that its slot retains at a source'),
+    (47, 'outbox_source_room_bytes', 'gauge', 'source', 'WAL that its slot may still retain, where that is limited'),
+    (48, 'outbox_source_answered_seconds', 'gauge', 'source', 'Time since a source last answered')) v (number, metric, type, label, help);
 COMMENT ON VIEW outbox.metric_names IS 'The figures that outbox.metrics() can show';
 COMMENT ON COLUMN outbox.metric_names.number IS 'their order';
 COMMENT ON COLUMN outbox.metric_names.metric IS 'name of the figure';
@@ -735,7 +741,17 @@ BEGIN
         WHERE v.value IS NOT NULL
         UNION ALL
         SELECT 'outbox_set_aside', NULL, v.what, (SELECT count(*) FROM outbox.set_aside a WHERE a.what = v.what)
-        FROM unnest('{scheduled,command}'::text[]) v(what)
+        FROM unnest('{scheduled,command,source}'::text[]) v(what)
+        UNION ALL
+        SELECT v.metric, NULL, f.name, v.value
+        FROM outbox.sources f, LATERAL (VALUES
+            ('outbox_source_streaming', (f.state = 'streaming')::int4::float8),
+            ('outbox_source_lost', (f.state IN ('slot_lost', 'publication_lost', 'gone'))::int4),
+            ('outbox_source_behind_bytes', f.behind),
+            ('outbox_source_retained_bytes', f.retained),
+            ('outbox_source_room_bytes', f.room),
+            ('outbox_source_answered_seconds', EXTRACT(epoch FROM clock_timestamp() - f.answered_at))) v(metric, value)
+        WHERE v.value IS NOT NULL
         UNION ALL
         SELECT 'outbox_workers', NULL, NULL, count(*) FILTER (WHERE w.pid IS NOT NULL) FROM workers w
         UNION ALL

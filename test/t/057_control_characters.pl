@@ -20,7 +20,7 @@ $node->safe_psql('postgres', $_) foreach documented_roles();
 # What a call needs to succeed, by the names of the arguments
 my %plain = (
 	topic => "'sweep.a'", body => "'\\x00'", content_type => "'text/plain'",
-	name => "'new'", url => "'https://a.example/'", endpoint => "'raw'",
+	name => "'new'", conninfo => "'service=none'", url => "'https://a.example/'", endpoint => "'raw'",
 	replay => '1', event => "'01980a5c-7d2e-7c3a-9f41-5b6c7d8e9f01'", from_time => 'now()', start_at => "'now'");
 
 # A value with a character in it, where SQL has %s for the character as a literal
@@ -34,7 +34,8 @@ my %value = (
 	reset => q{ARRAY['filter' || %s]},
 	settings => q{ARRAY['url' || %s]},
 	before => q{'1:2:' || %s || '3'},
-	(map { $_ => q{'a' || %s || 'b'} } qw(description label)),
+	(map { $_ => q{'a' || %s || 'b'} } qw(description label publication)),
+	conninfo => q{'service=a' || %s || 'b'},
 	filter => q{('$.a == "x' || %s || 'y"')::jsonpath});
 my %around = (
 	(map { $_ => [ q{%s || 'a'}, q{'a' || %s} ] } qw(type content_type key dedup_key tenant name endpoint start_at)),

@@ -66,7 +66,7 @@ is_deeply([ map { $_->{id} } $receiver->requests(path => '/ok/billing') ], \@ids
 is(ask("SELECT tenant || ' ' || headers::text || ' ' || key FROM outbox.all_events WHERE id = '$earlier'"), 'acme {"X-A": "b"} c7', 'with tenant, headers and key');
 is(ask("SELECT created_at FROM outbox.all_events WHERE id = '$ids[1]'"), at_source("SELECT created_at FROM outbox.events WHERE id = '$ids[1]'"), 'and its time');
 is(ask('SELECT state FROM outbox.sources'), 'streaming', 'the view says so');
-ok(wait_sql($follower, 'SELECT asked_at IS NOT NULL FROM outbox.sources'), 'a process asks the source, without a call');
+ok(wait_sql($follower, 'SELECT answered_at IS NOT NULL FROM outbox.sources'), 'a process asks the source, without a call');
 
 # --- What outbox refuses is set aside, and the rest goes on
 
@@ -120,6 +120,27 @@ push @ids, announce(15);
 $receiver->wait_delivered(1, id => $_) foreach @ids;
 is(ask("SELECT string_agg(payload ->> 'n', ' ' ORDER BY seq) FROM outbox.all_events WHERE topic = 'order.created'"),
 	join(' ', 0 .. 15), 'nothing is lost, and nothing is twice in the log');
+
+# --- What a watcher sees, and an operator may do
+
+ask("SELECT outbox.keep_sources()");
+is(ask("SELECT string_agg(name || '=' || value, ' ' ORDER BY name) FROM outbox.metrics() WHERE labels ->> 'source' = 'shop' AND name ~ 'streaming|lost'"), 'outbox_source_lost=0 outbox_source_streaming=1', 'the figures have it');
+is(ask("SELECT count(*) FROM outbox.metrics() WHERE labels ->> 'source' = 'shop' AND name ~ 'behind|retained|answered' AND value >= 0"), 3, 'with how much is behind and retained');
+ask("CREATE ROLE watcher LOGIN; CREATE ROLE oncall LOGIN; SELECT outbox.grant_watch('watcher'), outbox.grant_operate('oncall')");
+is($follower->safe_psql('postgres', 'SELECT state FROM outbox.sources', extra_params => [ '-U', 'watcher' ]), 'streaming', 'a watcher sees the state');
+my $services = $follower->data_dir . '/pg_service.conf';
+append_to_file($services, "[shop]\n" . join("\n", map { s/'//gr } $conninfo =~ /(\w+=\S+)/g) . "\n");
+{
+	local $ENV{PGSERVICEFILE} = $services;
+	$follower->restart;
+}
+my $as = sub { my (undef, $out, $err) = $follower->psql('postgres', "\\set VERBOSITY verbose\n$_[0]", extra_params => [ '-U', $_[1] ]); return $out . ($err =~ /ERROR:  (\w+)/ ? $1 : '') };
+is($as->("SELECT outbox.unfollow('shop')", 'watcher'), '42501', 'and may not end it');
+is($as->("SELECT outbox.unfollow('shop')", 'oncall'), '', 'an operator may');
+is($as->(follow(), 'oncall'), '42501', 'and does not name an address');
+like($as->("SELECT outbox.follow('shop', 'service=shop')", 'oncall'), qr/^\d+$/, 'but a service that the administrator has named');
+push @ids, announce(16);
+$receiver->wait_delivered(1, id => $ids[-1]);
 
 # --- Two followers, each with a share, and a follower of two sources
 
