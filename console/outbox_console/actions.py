@@ -330,6 +330,7 @@ SETTINGS = {    # name: (label, hint, whether an empty field brings the default 
     "on_exhausted": ("A dead event", "skip: the next of its key is sent; block: the key waits", True),
     "disable_after": ("Disable after", "time of nothing but failures; empty: never", True),
 }
+HEADERS = Field("headers", "Headers", "", 'empty: as they are; or all of them anew, like {"Authorization": "Bearer …"}')
 TYPES = {"topics": "text[]", "filter": "jsonpath", "max_in_flight": "int4", "rate_limit": "float4", "timeout": "interval",
          "max_attempts": "int4", "max_age": "interval", "backoff_max": "interval", "disable_after": "interval"}
 
@@ -343,9 +344,9 @@ async def settings_of(session, name):
     return answer.row
 
 
-def inputs(now, form):
+def inputs(now):
     """Fields for settings, filled in with what they are."""
-    return [Field(s, label, form.get(s) if form.get("version") else now[s] or "", hint,
+    return [Field(s, label, now[s] or "", hint,
                   *(("select", ("skip", "block")) if s == "on_exhausted" else ()))
             for s, (label, hint, _) in SETTINGS.items()]
 
@@ -355,24 +356,28 @@ async def alter(session, form):
     name = form.need("endpoint")
     now = await settings_of(session, name)
     plan = Plan("Settings of %s" % name, ["Only what you change is changed. Events that wait are sent with the new settings."],
-                "Change", page(name), fields=inputs(now, form), ready=bool(form.get("version")))
+                "Change", page(name), fields=[*inputs(now), HEADERS], ready=bool(form.get("version")))
     if not plan.ready:
         plan.fields.append(Field("version", "", str(now["version"]), kind="hidden"))
         return plan
     if form.get("version") != str(now["version"]):
         raise Refused("The endpoint was changed meanwhile. Look at it again, then change it.")
     changed = {s: form.get(s) for s in SETTINGS if form.get(s) != (now[s] or "")}
-    plan.fields = [Field("version", "", form.get("version"), kind="hidden")]
+    headers = form.get("headers")
+    plan.fields = [Field("headers", "", headers, kind="hidden"), Field("version", "", form.get("version"), kind="hidden")]
     plan.fields += [Field(s, SETTINGS[s][0], form.get(s), kind="hidden") for s in SETTINGS]
-    if not changed:
+    if not changed and not headers:
         raise Refused("Nothing is different.")
     gone = [s for s in changed if not changed[s]]
     for s in gone:
         if not SETTINGS[s][2]:
             raise Refused("%s must not be empty." % SETTINGS[s][0])
     plan.will = ["%s: %s becomes %s." % (SETTINGS[s][0], words.visible(now[s] or "nothing"), words.visible(changed[s] or "the default"))
-                 for s in changed]
+                 for s in changed] + (["The headers become those that you have entered, and no others."] if headers else [])
     args, arguments = [name], []
+    if headers:
+        arguments.append("headers => %s::jsonb")
+        args.append(headers)
     for s, value in changed.items():
         if value:
             arguments.append("%s => %%s::%s" % (s, TYPES.get(s, "text")))
@@ -394,7 +399,9 @@ async def rotate(session, form):
                  "If the secret has leaked, take 0: the receiver refuses requests until it has the new one, and they are retried."],
                 "Change the secret", page(name), ready=bool(grace), danger=True,
                 fields=[Field("grace", "Grace", grace or "24 hours", kind="select", options=("0", "1 hour", "24 hours", "7 days"))])
-    plan.calls = [("SELECT outbox.rotate_secret(%s, grace => %s::interval)", (name, grace))]
+    own = form.get("secret") or None
+    plan.fields.append(Field("secret", "Secret", own or "", "empty: a new one is made; or the one that the receiver knows"))
+    plan.calls = [("SELECT outbox.rotate_secret(%s, grace => %s::interval, secret => %s)", (name, grace, own))]
     plan.done = lambda v: "%s has a new secret." % name
     return plan
 
@@ -442,20 +449,47 @@ async def retention(session, form):
         raise Refused(answer.problem or "outbox.status has no row.")
     now = answer.row
     plan = Plan("How long this database keeps events", ["Forgotten events cannot be replayed. Events that an endpoint has yet to read stay."],
-                "Change", "/system", ready=bool(form.get("events") or form.get("attempts")), danger=True,
-                fields=[Field("events", "Events", form.get("events", now["events"] or "")),
-                        Field("attempts", "Attempts", form.get("attempts", now["attempts"] or ""))])
+                "Change", "/system", ready=any(n == "events" for n, _ in form.pairs), danger=True,
+                fields=[Field("events", "Events", now["events"] or "", "empty: as the server's setting says"),
+                        Field("attempts", "Attempts", now["attempts"] or "", "empty: as the server's setting says")])
     if plan.ready:
-        plan.will.insert(0, "Events are kept for %s, attempts for %s." % (form.get("events", "as long as now"), form.get("attempts", "as long as now")))
-        plan.calls = [("SELECT outbox.set_retention(events => %s::interval, attempts => %s::interval)",
-                       (form.get("events") or None, form.get("attempts") or None))]
+        wanted = {n: form.get(n) or None for n in ("events", "attempts")}
+        plan.fields = [Field(n, "", v or "", kind="hidden") for n, v in wanted.items()]
+        plan.will.insert(0, "Events are kept for %s, attempts for %s." % tuple(v or "as long as the server's setting says" for v in wanted.values()))
+        plan.calls = [("SELECT outbox.set_retention(events => %s::interval, attempts => %s::interval, reset => %s::text[])",
+                       (wanted["events"], wanted["attempts"], [n for n, v in wanted.items() if not v]))]
         plan.done = lambda v: "The retention is changed."
+    return plan
+
+
+LIMITS = {"max_in_flight": ("Requests in flight", "int4"), "rate_limit": ("Requests per second", "float4"),
+          "max_kept": ("Deliveries that are kept", "int8"), "max_kept_age": ("Their age", "interval")}
+
+
+async def limits(session, form):
+    """How much of the workers and of the disk a tenant may use."""
+    name = form.need("tenant")
+    answer = await session.read("SELECT %s FROM outbox.tenant_limits(%%s)" % ", ".join("%s::text AS %s" % (n, n) for n in LIMITS), name)
+    if not answer.row:
+        raise Refused(answer.problem or "outbox.tenant_limits() has no row.")
+    plan = Plan("Limits of %s" % name, ["They hold for all endpoints of this tenant together, besides those of each."], "Change",
+                "/tenant?" + urlencode({"name": name}), ready=any(n == "max_kept" for n, _ in form.pairs), danger=True,
+                fields=[Field(n, label, answer.row[n] or "", "empty: no limit of its own") for n, (label, _) in LIMITS.items()])
+    if plan.ready:
+        wanted = {n: form.get(n) or None for n in LIMITS}
+        plan.fields = [Field(n, "", v or "", kind="hidden") for n, v in wanted.items()]
+        plan.will = ["%s: %s." % (LIMITS[n][0], v or "no limit of its own") for n, v in wanted.items()]
+        if wanted["max_kept"] or wanted["max_kept_age"]:
+            plan.will.append("Of the deliveries that are kept beyond that, the oldest are given up, and cannot be sent again.")
+        plan.calls = [("SELECT outbox.set_tenant_limits(%%s, reset => true, %s)" % ", ".join("%s => %%s::%s" % (n, t) for n, (_, t) in LIMITS.items()),
+                       (name, *wanted.values()))]
+        plan.done = lambda v: "The limits of %s are changed." % name
     return plan
 
 
 ACTIONS = {"pause": pause, "resume": resume, "test": test, "retry": retry, "discard": discard, "resend": resend, "cancel": cancel,
            "replay": replay, "cancel_replay": cancel_replay, "skip": skip, "seek": seek, "alter": alter, "rotate": rotate,
-           "secret": secret, "drop": drop, "create": create, "retention": retention}
+           "secret": secret, "drop": drop, "create": create, "retention": retention, "limits": limits}
 
 
 def link(action, **fields):

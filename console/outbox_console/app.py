@@ -111,8 +111,9 @@ class Console:
                                     "Nothing was changed. Go back, load the page again, and repeat it.")
         async with source.session() as session:
             plan = await ACTIONS[name](session, form)
-            if request.method == "GET" or not plan.ready:
-                kept = [(n, v) for n, v in form.pairs if n not in ("token", "action") and n not in [f.name for f in plan.fields]]
+            # A form that is filled in is shown as a plan first, and then sent by a form that is sure.
+            if request.method == "GET" or not plan.ready or not form.get("sure"):
+                kept = [(n, v) for n, v in form.pairs if n not in ("token", "action", "sure") and n not in [f.name for f in plan.fields]]
                 return self.render(request, "confirm.html", user, plan=plan, action=name, kept=kept)
             return await self.carry_out(request, user, session, name, plan)
 

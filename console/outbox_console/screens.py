@@ -63,7 +63,7 @@ async def kept_figures(database):
     except Away as e:
         answer = Answer(problem=str(e))
     taken = time.monotonic() - begun
-    database.charts, database.charts_until = answer, begun + max(60, 50 * taken) if not answer or not answer.problem else begun + 5
+    database.charts, database.charts_until = answer, begun + max(60 if answer and answer.rows else 5, 50 * taken)
 
 
 async def charts_of_all(database):

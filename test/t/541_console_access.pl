@@ -40,7 +40,7 @@ sub changes
 }
 
 my %sent = (endpoint => 'crm', event => $event, from => '2020-01-01', to => '2040-01-01', grace => '0', name => 'new', url => $receiver->url('/ok/new'),
-	replay => 1, version => 1, events => '1 day', topics => '*', pick => "crm $event");
+	replay => 1, version => 1, events => '1 day', topics => '*', sure => 1, pick => "crm $event");
 my %inside;
 
 # An answer to GET, or to POST with these fields, with a cookie and other headers.
@@ -130,7 +130,9 @@ is(statuses(sub { ask($console, "/do/$_[0]", { %sent, token => $hers }, cookie =
 is(statuses(sub { ask($console, "/do/$_[0]", { %sent, token => $hers }, cookie => $jane =~ s/=(.)/=x$1/r) }, @actions),
 	"303: @actions", 'a session that was changed is none');
 is(changes(), $before, 'nothing of all this has changed anything');
-is(ask($console, '/do/pause', { endpoint => 'crm', token => $hers }, cookie => $jane)->{status}, 303, 'her own form is carried out');
+is(ask($console, '/do/pause', { endpoint => 'crm', token => $hers }, cookie => $jane)->{status}, 200, 'her own form that is not sure is shown as a plan');
+is(changes(), $before, 'and changes nothing either');
+is(ask($console, '/do/pause', { endpoint => 'crm', token => $hers, sure => 1 }, cookie => $jane)->{status}, 303, 'one that is sure is carried out');
 is($node->safe_psql('postgres', "SELECT actor, role FROM outbox.endpoint_audit WHERE action = 'pause'"), 'jane|console', 'and the audit has her name');
 
 # Payloads are text, whatever they contain
@@ -148,7 +150,7 @@ is("@heavy", '', 'no page has more than 100 kB');
 # What is secret
 $page = join '', map { ask($console, $_, undef, cookie => $jane)->{content} } @screens, '/endpoint/billing', map { "/do/$_?endpoint=billing" } @actions;
 unlike($page, qr/whsec_|token-of-billing/, 'no page has a secret or the value of a header');
-like(ask($console, '/do/secret', { endpoint => 'billing', token => $hers }, cookie => $jane)->{content}, qr/whsec_/, 'but the one that is asked for it');
+like(ask($console, '/do/secret', { endpoint => 'billing', token => $hers, sure => 1 }, cookie => $jane)->{content}, qr/whsec_/, 'but the one that is asked for it');
 unlike($console->log, qr/whsec_|token-of-billing|tea for two|two for tea|Traceback/, 'the log has none either');
 like($console->log, qr/jane: Pause crm/, 'it has what was done, and by which user');
 
@@ -171,7 +173,7 @@ is(ask($console, '/do/pause?endpoint=crm', undef, 'x-forwarded-user' => 'jane')-
 is(ask($console, '/do/pause?endpoint=crm', undef, 'x-forwarded-user' => 'joe')->{status}, 403, 'another user looks');
 is(ask($console, '/', undef, 'x-forwarded-user' => [ 'joe', 'jane' ])->{status}, 403, 'two users are none');
 $jane = cookie(ask($console, '/', undef, 'x-forwarded-user' => 'jane'));
-is(ask($console, '/do/pause', { endpoint => 'billing', token => 'x' }, cookie => $jane, 'x-forwarded-user' => 'jane')->{status}, 403, 'forms are judged there, too');
+is(ask($console, '/do/pause', { endpoint => 'billing', token => 'x', sure => 1 }, cookie => $jane, 'x-forwarded-user' => 'jane')->{status}, 403, 'forms are judged there, too');
 is(ask($console, '/do/pause?endpoint=crm', undef, cookie => $jane, 'x-forwarded-user' => 'joe')->{status}, 403, 'the session of an operator is of no use to another user');
 $console->stop;
 $console = OutboxTest::Console->new($node, proxies => '["10.0.0.0/8"]', operators => '["jane"]');
