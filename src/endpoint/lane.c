@@ -223,16 +223,22 @@ outbox_lane_park_later(OutboxEndpoint *ep, OutboxLane *lane)
 	(void) outbox_list_add(&ep->queue->parking, &lane->parking_node);
 }
 
-static OutboxDelivery *
-pop_waiting(OutboxEndpoint *ep, OutboxLane *lane)
+void
+outbox_lane_leave(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d)
 {
-	OutboxDelivery *d = dlist_container(OutboxDelivery, node,
-										dlist_pop_head_node(&lane->waiting));
-
+	dlist_delete(&d->node);
 	lane->nwaiting--;
 	ep->queue->nwaiting--;
 	ep->queue->nretries_waiting -= d->was_retry;
 	outbox_delivery_count(d, -1);
+}
+
+static OutboxDelivery *
+pop_waiting(OutboxEndpoint *ep, OutboxLane *lane)
+{
+	OutboxDelivery *d = dlist_head_element(OutboxDelivery, node, &lane->waiting);
+
+	outbox_lane_leave(ep, lane, d);
 	return d;
 }
 

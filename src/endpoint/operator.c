@@ -10,6 +10,7 @@
 #include "endpoint/lane.h"
 #include "endpoint/operator.h"
 #include "endpoint/parking.h"
+#include "endpoint/queue.h"
 #include "endpoint/retries.h"
 #include "endpoint/window.h"
 
@@ -86,10 +87,44 @@ outbox_operator_discard_dead(OutboxEndpoint *ep, int64 seq, const char *key, boo
 		look_again(ep, key);
 }
 
+static OutboxDelivery *
+find(dlist_head *list, int64 seq)
+{
+	dlist_iter iter;
+
+	dlist_foreach(iter, list)
+	{
+		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
+
+		if (d->seq == seq)
+			return d;
+	}
+	return NULL;
+}
+
+/* Its row was cancelled.  If memory has it, it waits there. */
+static void
+unload(OutboxEndpoint *ep, int64 seq, OutboxLane *lane)
+{
+	OutboxDelivery *d = find(&ep->queue->ready, seq);
+
+	if (d)
+	{
+		outbox_delivery_leave_ready(ep, d);
+		if (d->lane)
+			d->lane->head = NULL;
+	}
+	else if (lane && (d = find(&lane->waiting, seq)) != NULL)
+		outbox_lane_leave(ep, lane, d);
+	if (d)
+		outbox_delivery_free(d);
+}
+
 void
 outbox_operator_cancel_retry(OutboxEndpoint *ep, int64 seq, const char *key)
 {
 	outbox_parking_count_row(ep, seq, OUTBOX_ROW_RETRYING, -1);
+	unload(ep, seq, lane_of(ep, key));
 	if (!outbox_retries_contains(ep, seq))
 	{
 		look_again(ep, key);
@@ -104,6 +139,7 @@ void
 outbox_operator_cancel_follower(OutboxEndpoint *ep, int64 seq, const char *key)
 {
 	outbox_parking_count_row(ep, seq, OUTBOX_ROW_BLOCKED, -1);
+	unload(ep, seq, lane_of(ep, key));
 	if (lane_of(ep, key))
 		outbox_lane_advance(ep, lane_of(ep, key));
 }
@@ -126,22 +162,18 @@ outbox_operator_skip(OutboxEndpoint *ep, int64 seq, bool counted)
 }
 
 bool
+outbox_operator_has_sent(OutboxEndpoint *ep, int64 seq)
+{
+	return find(&ep->queue->in_flight, seq) || find(&ep->queue->settling, seq);
+}
+
+bool
 outbox_operator_in_memory(OutboxEndpoint *ep, int64 seq, const char *key)
 {
 	OutboxLane *lane = lane_of(ep, key);
-	dlist_head *lists[] = {&ep->queue->ready, &ep->queue->in_flight, &ep->queue->settling,
-						   lane ? &lane->waiting : NULL};
 
-	for (size_t i = 0; i < lengthof(lists); i++)
-	{
-		dlist_iter iter;
-
-		if (lists[i] == NULL)
-			continue;
-		dlist_foreach(iter, lists[i]) if (dlist_container(OutboxDelivery, node, iter.cur)
-											  ->seq == seq) return true;
-	}
-	return false;
+	return outbox_operator_has_sent(ep, seq) || find(&ep->queue->ready, seq) ||
+		(lane && find(&lane->waiting, seq));
 }
 
 bool

@@ -40,6 +40,9 @@ extern void outbox_operator_cancel_follower(OutboxEndpoint *ep, int64 seq,
  */
 extern void outbox_operator_skip(OutboxEndpoint *ep, int64 seq, bool counted);
 
+/* True if the delivery is in flight, or was and is not settled yet. */
+extern bool outbox_operator_has_sent(OutboxEndpoint *ep, int64 seq);
+
 /* True if the delivery is ready, in flight, settling, or waiting in its lane. */
 extern bool outbox_operator_in_memory(OutboxEndpoint *ep, int64 seq, const char *key);
 

@@ -105,13 +105,15 @@ waits(Command *c)
 		!outbox_operator_in_memory(c->ep, c->seq, c->key);
 }
 
-/* Returns how a delivery with a row ends.  One that memory has is left as it is. */
+/* Returns how a delivery with a row ends.  One that was sent is left as it is. */
 static Effect
 end_of(Command *c)
 {
-	if (is(c->status, "retrying") && waits(c))
+	bool sent = outbox_operator_has_sent(c->ep, c->seq);
+
+	if (is(c->status, "retrying") && !sent)
 		return EFFECT_CANCEL_RETRY;
-	if (is(c->status, "blocked") && !outbox_operator_in_memory(c->ep, c->seq, c->key))
+	if (is(c->status, "blocked") && !sent)
 		return EFFECT_CANCEL_FOLLOWER;
 	return is(c->status, "dead") ? EFFECT_BURY : EFFECT_NONE;
 }

@@ -272,6 +272,27 @@ is($err, '', 'drop_endpoint');
 like(refused("$as SELECT * FROM outbox.endpoint_secrets"), qr/42501/, 'but it reads no table');
 like(refused("SET SESSION AUTHORIZATION stranger; SELECT outbox.retry('a')"), qr/42501/,
 	'and a stranger may do nothing');
+# What memory has and has not sent is taken back like any other, also while its endpoint is paused
+endpoint($node, $receiver, 'u', '/ok/u', "topics => '{u.*}', max_in_flight => 1, backoff_base => '10 ms', backoff_max => '10 ms'");
+$receiver->control(path => '/ok/u', behave => '/status/500');
+my @loaded = map { emit($node, 'u.one', '{}', "key => '$_'") } qw(a a b b);
+becomes($loaded[$_], 'retrying', 'waits for a retry') foreach 0, 2;
+becomes($loaded[$_], 'blocked', 'waits behind it') foreach 1, 3;
+$receiver->control(path => '/ok/u', behave => '/hold');
+OutboxTest::Receiver::wait_found(1, 'a request that is held', sub { grep { $_->{path} eq '/ok/u' && !defined $_->{status} } $receiver->requests });
+ask("SELECT outbox.pause_endpoint('u')");
+my ($sent) = map { $_->{headers}{'webhook-id'} } (grep { $_->{path} eq '/ok/u' } $receiver->requests)[-1];
+foreach my $id (grep { $_ ne $sent } @loaded)
+{
+	is(ask("SELECT outbox.cancel('$id', 'u')"), 't', 'taken back');
+	becomes($id, 'cancelled:cancelled', 'it is');
+}
+$receiver->control(path => '/ok/u');
+ask("SELECT outbox.resume_endpoint('u')");
+becomes($sent, 'delivered', 'the one that was sent is delivered');
+ok(wait_sql($node, "SELECT retrying = 0 AND blocked = 0 AND pending = 0 FROM outbox.stats WHERE endpoint = 'u'"), 'and the counts are right');
+ask("SELECT outbox.drop_endpoint('u')");
+
 # Several commands for one delivery, given at once
 my $same = worker_pid($node);
 endpoint($node, $receiver, 'm', '/ok/m', "topics => '{m.*}', on_exhausted => 'block', $slowly");
