@@ -121,12 +121,22 @@ $receiver->wait_delivered(1, id => $_) foreach @ids;
 is(ask("SELECT string_agg(payload ->> 'n', ' ' ORDER BY seq) FROM outbox.all_events WHERE topic = 'order.created'"),
 	join(' ', 0 .. 15), 'nothing is lost, and nothing is twice in the log');
 
+# --- What became of an event, from the side of the application (the examples of doc/follow.md)
+
+my ($foreign, $lookup) = $page =~ /^## What became of an event\n.*?^```sql publisher\n(.*?)^```\n.*?^```sql publisher\n(.*?)^```/ms;
+ask("CREATE ROLE watcher LOGIN; SELECT outbox.grant_watch('watcher')");
+$foreign =~ s/host '[^']*'/"host '" . $follower->host . "', port '" . $follower->port . "'"/e;
+$servers->provider($foreign);
+$lookup =~ s/01a1f78c[0-9a-f-]*/$ids[-1]/;
+ok(wait_until { $servers->provider($lookup) eq 'billing|delivered' } 'its status', 'an application asks for its event');
+like($servers->provider("EXPLAIN VERBOSE $lookup"), qr/Remote SQL: .*event_id = /, 'by its id at the follower');
+
 # --- What a watcher sees, and an operator may do
 
 ask("SELECT outbox.keep_sources()");
 is(ask("SELECT string_agg(name || '=' || value, ' ' ORDER BY name) FROM outbox.metrics() WHERE labels ->> 'source' = 'shop' AND name ~ 'streaming|lost'"), 'outbox_source_lost=0 outbox_source_streaming=1', 'the figures have it');
 is(ask("SELECT count(*) FROM outbox.metrics() WHERE labels ->> 'source' = 'shop' AND name ~ 'behind|retained|answered' AND value >= 0"), 3, 'with how much is behind and retained');
-ask("CREATE ROLE watcher LOGIN; CREATE ROLE oncall LOGIN; SELECT outbox.grant_watch('watcher'), outbox.grant_operate('oncall')");
+ask("CREATE ROLE oncall LOGIN; SELECT outbox.grant_operate('oncall')");
 is($follower->safe_psql('postgres', 'SELECT state FROM outbox.sources', extra_params => [ '-U', 'watcher' ]), 'streaming', 'a watcher sees the state');
 my $services = $follower->data_dir . '/pg_service.conf';
 append_to_file($services, "[shop]\n" . join("\n", map { s/'//gr } $conninfo =~ /(\w+=\S+)/g) . "\n");

@@ -12,10 +12,12 @@ use PostgreSQL::Test::Cluster;
 
 # Options: source and follower: lines for postgresql.conf; ready => 0: sql/source.sql is not
 # installed and no right is granted; streaming => 1: the follower may have a standby.
+# OUTBOX_SOURCE_PG_CONFIG names another PostgreSQL for the source.
 sub new
 {
 	my ($class, %arg) = @_;
-	my $source = PostgreSQL::Test::Cluster->new('source', $arg{install_path} ? (install_path => $arg{install_path}) : ());
+	my ($path) = $ENV{OUTBOX_SOURCE_PG_CONFIG} ? $ENV{OUTBOX_SOURCE_PG_CONFIG} =~ m{^(.*)/bin/pg_config$} : ();
+	my $source = PostgreSQL::Test::Cluster->new('source', $path ? (install_path => $path) : ());
 	my $self = bless { source => $source }, $class;
 
 	$source->init(allows_streaming => 'logical', extra => [ '--locale=C', '--encoding=UTF8' ]);
