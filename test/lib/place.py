@@ -12,7 +12,7 @@ PG_CONFIG = os.environ.get("PG_CONFIG") or "pg_config"
 # What leaves nothing behind in the build, and what the tests need.
 PARTS = ["src", "sinks", "sql", "inbox", "expected", "test", "Makefile", "outbox.control", "README.md",
          "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "LICENSE", "META.json", "doc", "bench", "debian", "demo",
-         "monitoring", ".ci", ".github"]
+         "monitoring", "console", ".ci", ".github"]
 
 
 def pg_config(option):
