@@ -44,6 +44,7 @@ CREATE TABLE outbox.followed (
     seen_lsn     pg_lsn,
     round        int8 NOT NULL,          -- calls of keep_sources(): the source has this one or the one before
     timelines    text[] NOT NULL,        -- of this server and of the source
+    publication  oid,                    -- at the source. PostgreSQL 18 skips events while it is missing
     -- What the source has answered last
     asked_at     timestamptz,
     answered_at  timestamptz,
@@ -219,15 +220,16 @@ BEGIN
     BEGIN
         -- What commits from here on comes by the slot, and so does some of what was before.
         SELECT r INTO said FROM outbox.ask_source(conninfo, format(
-            'SELECT ARRAY[c.before, c.timeline, c.seen]::text[] FROM outbox.check_in(%L, NULL) c', slot)) r;
+            'SELECT ARRAY[c.before, c.timeline, c.seen, (SELECT p.oid FROM pg_publication p WHERE p.pubname = %L)]::text[]'
+            ' FROM outbox.check_in(%L, NULL) c', publication, slot)) r;
         -- The numbers of transactions count for the history that they are of.
         n := outbox.copy_source(name, conninfo, publication, said[3]::pg_snapshot,
                                 CASE WHEN f.timelines[2] = said[2] AND said[1]::int8 >= f.round - 1 THEN f.taken END);
         EXECUTE format('CREATE SUBSCRIPTION %I CONNECTION %L PUBLICATION %I'
                        ' WITH (slot_name = %L, create_slot = false, copy_data = false)', subscription, conninfo, publication, slot);
         DELETE FROM outbox.followed o WHERE o.name = name;
-        INSERT INTO outbox.followed (name, subscription, slot, keep, taken, round, timelines)
-        SELECT name, s.oid, slot, keep, said[3]::pg_snapshot, said[1]::int8 + 1, ARRAY[outbox.timeline(), said[2]]
+        INSERT INTO outbox.followed (name, subscription, slot, keep, taken, round, timelines, publication)
+        SELECT name, s.oid, slot, keep, said[3]::pg_snapshot, said[1]::int8 + 1, ARRAY[outbox.timeline(), said[2]], said[4]::oid
         FROM pg_subscription s
         WHERE s.subname = subscription AND s.subdbid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database());
         PERFORM outbox.endpoint_changed(0);
@@ -246,18 +248,21 @@ COMMENT ON FUNCTION outbox.timeline IS 'The timeline of this server, which a pro
 
 -- True if both have the history that they had at the last round. The slot knows no difference: it
 -- goes on behind what this server has had once, even if it has it no more.
-CREATE FUNCTION outbox.same_history(f outbox.followed, before int8, timeline text) RETURNS bool
+CREATE FUNCTION outbox.same_history(f outbox.followed, before int8, timeline text, publication oid) RETURNS bool
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-AS $$ SELECT f.round - before IN (0, 1) AND f.timelines = ARRAY[outbox.timeline(), timeline] $$;
-COMMENT ON FUNCTION outbox.same_history IS 'Neither this server nor the source was restored or promoted since the last round';
+AS $$ SELECT f.round - before IN (0, 1) AND f.timelines = ARRAY[outbox.timeline(), timeline] AND f.publication = $4 $$;
+COMMENT ON FUNCTION outbox.same_history IS
+'Neither this server nor the source was restored or promoted since the last round, and no publication was made anew';
 
 -- Called once by each process that brings rows (src/emit/take.c).
 CREATE FUNCTION outbox.source_of(subscription oid, OUT name text, OUT taken pg_snapshot, OUT same bool)
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
-SELECT f.name, f.taken, outbox.same_history(f, r[1]::int8, r[2])
+SELECT f.name, f.taken, COALESCE(outbox.same_history(f, r[1]::int8, r[2], r[3]::oid), false)
 FROM outbox.followed f JOIN pg_subscription s ON s.oid = f.subscription,
-     LATERAL outbox.ask_source(s.subconninfo, format('SELECT ARRAY[c.before::text, c.timeline] FROM outbox.check_in(%L, NULL) c', f.slot)) r
+     LATERAL outbox.ask_source(s.subconninfo, format(
+         'SELECT ARRAY[c.before, c.timeline, (SELECT p.oid FROM pg_publication p WHERE p.pubname = %L)]::text[]'
+         ' FROM outbox.check_in(%L, NULL) c', s.subpublications[1], f.slot)) r
 WHERE f.subscription = $1
 $$;
 COMMENT ON FUNCTION outbox.source_of IS 'The source that a subscription brings events of, what of it is here, and whether that is still true';
@@ -403,10 +408,13 @@ BEGIN
                 ' (SELECT p.oid FROM pg_publication p WHERE p.pubname = %2$L)::text]'
                 ' FROM outbox.check_in(%1$L, NULL) c LEFT JOIN pg_replication_slots s ON s.slot_name = %1$L',
                 had.slot, f.publication)) r;
-            -- A slot does not pass a place at which its publication was not there.
-            lost := CASE WHEN had.lost = 'publication_lost' OR has[10] IS NULL THEN 'publication_lost'
+            lost := CASE WHEN has[10] IS NULL THEN 'publication_lost'
                          WHEN has[5] IS NULL OR has[5] = 'lost' THEN 'slot_lost'
-                         WHEN NOT outbox.same_history(had, has[1]::int8, has[2]) THEN 'restored' END;
+                         WHEN NOT outbox.same_history(had, has[1]::int8, has[2], has[10]::oid) THEN 'restored' END;
+            -- The next process compares again, before it takes a row that comes behind those that are missing.
+            IF lost = 'publication_lost' THEN
+                PERFORM pg_terminate_backend(w.pid) FROM pg_stat_subscription w WHERE w.subid = had.subscription;
+            END IF;
             -- Nothing leaves the source before it is known that it is here.
             IF lost IS NULL THEN
                 SELECT total + r[1]::int4 INTO total FROM outbox.ask_source(f.subconninfo, format(
@@ -417,10 +425,10 @@ BEGIN
             SET asked_at = clock_timestamp(), answered_at = clock_timestamp(), lost = lost,
                 problem = CASE lost
                     WHEN 'publication_lost' THEN format(
-                        'publication "%s" was dropped at the source; make it with outbox.divide() there, and call outbox.follow() again',
+                        'publication "%s" was dropped at the source; make it there with outbox.divide()',
                         f.publication)
                     WHEN 'slot_lost' THEN 'the source no longer has its replication slot; call outbox.follow() again'
-                    WHEN 'restored' THEN 'this server or the source was restored or promoted; it is followed anew' END,
+                    WHEN 'restored' THEN 'this server or the source was restored or promoted, or its publication made anew; it is followed anew' END,
                 behind = has[7]::int8, retained = has[8]::int8, room = has[9]::int8,
                 round = o.round + (lost IS NULL)::int4,
                 taken = CASE WHEN lost IS NULL AND passed THEN COALESCE(o.seen, o.taken) ELSE o.taken END,
