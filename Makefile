@@ -2,6 +2,7 @@
 #
 #   make, make install, make installcheck   as with any PGXS extension
 #   make demo      sets everything up and shows it at work (about half a minute)
+#   make demo-follow   the shop at a server without the library, and a follower
 #   make demo-kafka   the same with Apache Kafka and consumers (two minutes)
 #   make test      sets everything up and runs every test
 #   make bench     measures against a bare libcurl loop
@@ -153,6 +154,9 @@ torture:
 demo:
 	@PG_CONFIG='$(PG_CONFIG)' demo/run
 
+demo-follow:
+	@FOLLOW=1 PG_CONFIG='$(PG_CONFIG)' demo/run
+
 demo-kafka:
 	@PG_CONFIG='$(PG_CONFIG)' demo/kafka
 
@@ -231,6 +235,7 @@ help:
 	@echo "make installcheck   pg_regress against a running server with outbox preloaded"
 	@echo "make setup          install the packages that demo and test need"
 	@echo "make demo           a small shop whose orders become webhooks"
+	@echo "make demo-follow    the same shop at a server that loads no library, and a follower that delivers and dies"
 	@echo "make demo-kafka     the same shop with Apache Kafka: each order has exactly one effect"
 	@echo "make test           all tests; TESTS='001 unit/address' runs some"
 	@echo "make torture        crash loops (ROUNDS), the random test, retention and the soak (MINUTES), fuzzing (FUZZ_SECONDS)"
@@ -249,4 +254,4 @@ help:
 	@echo "make test-readme    writes the tables of test/README.md"
 	@echo "make format         lay the sources out with clang-format; format-check only looks"
 
-.PHONY: setup test torture demo demo-kafka bench clients mutants permissions counts unit fuzz asan valgrind fresh packages dist matrix folders reference lint test-readme format format-check help
+.PHONY: setup test torture demo demo-follow demo-kafka bench clients mutants permissions counts unit fuzz asan valgrind fresh packages dist matrix folders reference lint test-readme format format-check help

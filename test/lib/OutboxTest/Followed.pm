@@ -19,9 +19,10 @@ sub new
 	my ($path) = $ENV{OUTBOX_SOURCE_PG_CONFIG} ? $ENV{OUTBOX_SOURCE_PG_CONFIG} =~ m{^(.*)/bin/pg_config$} : ();
 	my $source = PostgreSQL::Test::Cluster->new('source', $path ? (install_path => $path) : ());
 	my $self = bless { source => $source }, $class;
-	local $ENV{PATH} = "$path/bin:$ENV{PATH}" if $path;
 
 	$source->init(allows_streaming => 'logical', extra => [ '--locale=C', '--encoding=UTF8' ]);
+	# The test modules of a newer PostgreSQL have written this.
+	$source->adjust_conf('postgresql.conf', 'autovacuum_worker_slots', undef) if $path;
 	$source->append_conf('postgresql.conf', "shared_preload_libraries = ''\nmax_connections = 50\n" . ($arg{source} // ''));
 	$source->start;
 	$source->safe_psql('postgres', 'CREATE ROLE provided LOGIN; CREATE ROLE outbox_follower LOGIN; CREATE ROLE shop_app LOGIN');
