@@ -202,7 +202,7 @@ nothing_is_lost('it lets the role in again');
 # --- The source's standby is promoted. It has no slot
 
 $source->backup('replica');
-my $replica = PostgreSQL::Test::Cluster->new('replica');
+my $replica = PostgreSQL::Test::Cluster->new('replica', $source->{_install_path} ? (install_path => $source->{_install_path}) : ());
 $replica->init_from_backup($source, 'replica', has_streaming => 1);
 $replica->start;
 announce(3);
