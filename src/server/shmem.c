@@ -100,6 +100,7 @@ static void
 clear_worker(OutboxWorker *worker, bool first)
 {
 	set_u64(&worker->last_loop_at, first, 0);
+	set_u64(&worker->looked_at, first, 0);
 	set_u64(&worker->endpoints, first, 0);
 	set_u64(&worker->resting, first, 0);
 	set_u64(&worker->in_flight, first, 0);

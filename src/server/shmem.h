@@ -110,6 +110,7 @@ typedef struct OutboxWorker
 
 	/* Published by the worker, read without a lock. */
 	pg_atomic_uint64 last_loop_at; /* TimestampTz */
+	pg_atomic_uint64 looked_at;	   /* outbox_head_looked_at() */
 	pg_atomic_uint64 endpoints;
 	pg_atomic_uint64 resting; /* 1: compares 'emitted' by itself soon, needs no wake */
 	pg_atomic_uint64 in_flight;

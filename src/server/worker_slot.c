@@ -98,6 +98,7 @@ outbox_worker_slot_attach(OutboxDatabase *db, int worker)
 		mine->started_at = GetCurrentTimestamp();
 		mine->waits_for_lock = false;
 		pg_atomic_write_u64(&mine->last_loop_at, 0);
+		pg_atomic_write_u64(&mine->looked_at, 0);
 		pg_atomic_write_u64(&mine->delivered, 0);
 	}
 	LWLockRelease(outbox_shared->lock);
@@ -264,17 +265,11 @@ read_u64(const pg_atomic_uint64 *number)
 	return (int64) pg_atomic_read_u64(unconstify(pg_atomic_uint64 *, number));
 }
 
-/*
- * How long the loop of a worker has not gone round, in µs, beyond what it may sleep.  0: it
- * went round in time, or has not begun.
- */
+/* The µs since a worker did something, beyond the time that it may sleep. */
 static int64
-late_by(const OutboxWorker *worker, TimestampTz now)
+late_by(TimestampTz at)
 {
-	TimestampTz last_loop_at = (TimestampTz) read_u64(&worker->last_loop_at);
-	int64		asleep = outbox_wakeup_interval * INT64CONST(1000);
-
-	return last_loop_at == 0 ? 0 : Max(now - last_loop_at - asleep, 0);
+	return GetCurrentTimestamp() - at - outbox_wakeup_interval * INT64CONST(1000);
 }
 
 bool
@@ -284,7 +279,7 @@ outbox_worker_counts(int32 endpoint_id, int pid)
 	int				owner = db ? db->owner[outbox_share_of(endpoint_id)] : 0;
 
 	return owner > 0 && db->workers[owner - 1].pid == pid &&
-		late_by(&db->workers[owner - 1], GetCurrentTimestamp()) <= COUNTS_WITHIN;
+		late_by(read_u64(&db->workers[owner - 1].looked_at)) <= COUNTS_WITHIN;
 }
 
 static void
@@ -292,13 +287,12 @@ fill_row(const OutboxDatabase *db, int w, Row *row)
 {
 	const OutboxWorker *worker = &db->workers[w];
 	TimestampTz			last_loop_at = (TimestampTz) read_u64(&worker->last_loop_at);
-	int64				late;
 
 	memset(row->nulls, 0, sizeof(row->nulls));
 	row->state = shown_state(worker);
 	describe(db, worker, row->reason, sizeof(row->reason));
-	late = late_by(worker, GetCurrentTimestamp());
-	if (worker->state == OUTBOX_WORKER_RUNNING && late >= STUCK_AFTER)
+	if (worker->state == OUTBOX_WORKER_RUNNING && last_loop_at != 0 &&
+		late_by(last_loop_at) >= STUCK_AFTER)
 	{
 		row->state = OUTBOX_WORKER_STUCK;
 		snprintf(

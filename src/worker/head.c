@@ -26,6 +26,8 @@
 #define HEAD_PAGES 8
 
 static TimestampTz step_begun;
+static TimestampTz tick_begun; /* the step in which the last tick was taken */
+static TimestampTz looked_at; /* 'tick_begun' of the last tick that was read to its end */
 
 /* A tick was set aside when settings had been read so often.  It is read after that. */
 static bool	  set_aside;
@@ -188,18 +190,29 @@ outbox_head_read(bool news, XLogRecPtr *lsn)
 		if (!news)
 			return true;
 		outbox_ahead_end();
-		if (!begin_tick(lsn, &reader))
-			return outbox_loop.head.reading == NULL;
+		tick_begun = step_begun;
+		if (!begin_tick(lsn, &reader) && outbox_loop.head.reading != NULL)
+			return false;
 	}
 	for (int i = 1; i < HEAD_PAGES && outbox_loop.head.reading != NULL &&
 		 !outbox_head_step_is_over();
 		 i++)
 		outbox_log_read(&outbox_loop.head, outbox_loop.head.reading, &reader, lsn);
-	if (outbox_loop.head.reading == NULL)
-		outbox_ahead_end();
-	else
+	if (outbox_loop.head.reading != NULL)
 		outbox_ahead_look();
+	else
+	{
+		outbox_ahead_end();
+		looked_at = tick_begun;
+	}
 	return true;
+}
+
+/* When it began to read the last tick that it has read to its end.  0: it has read none. */
+TimestampTz
+outbox_head_looked_at(void)
+{
+	return looked_at;
 }
 
 OutboxTick *

@@ -35,6 +35,8 @@ extern void outbox_head_may_read(void);
  */
 extern bool outbox_head_read(bool news, XLogRecPtr *lsn);
 
+extern TimestampTz outbox_head_looked_at(void);
+
 /* True if a cursor at this place has read all that the head has. */
 extern bool outbox_head_reached(const OutboxCursor *c);
 

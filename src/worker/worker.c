@@ -95,8 +95,7 @@ static TimestampTz wakeup_at;
 static TimestampTz read_not_before; /* no new tick is taken before this time */
 static XLogRecPtr  send_from_lsn;	/* nothing at all is sent before the WAL is durable up
 									 * to here */
-static XLogRecPtr  needed_lsn;		/* events that were read wait until the WAL is durable
-									 * up to here */
+static XLogRecPtr  needed_lsn; /* events that were read wait for the WAL up to here */
 
 static void
 want_settle(TimestampTz now)
@@ -312,6 +311,7 @@ publish(TimestampTz now)
 	pg_atomic_write_u64(&self->memory, outbox_memory_used);
 	pg_atomic_write_u64(&self->delivered, outbox_loop.traffic.delivered);
 	pg_atomic_write_u64(&self->last_loop_at, now);
+	pg_atomic_write_u64(&self->looked_at, outbox_head_looked_at());
 	if (outbox_loop.unmatched > 0)
 	{
 		pg_atomic_fetch_add_u64(&db->unmatched, outbox_loop.unmatched);

@@ -47,6 +47,16 @@ foreach my $lock (sort keys %locks)
 	$session->quit;
 }
 
+# A worker that goes round and cannot read does not know how many wait.
+my $session = $node->background_psql('postgres', on_error_stop => 1);
+$session->query_safe('BEGIN; LOCK TABLE outbox.events_2');
+emit($node, 'a.b', '{}');
+ok(wait_sql($node, 'SELECT NOT pending_exact FROM outbox.stats'), 'a number is not exact while the log cannot be read');
+is(ask('SELECT state FROM outbox.status'), 'running', 'although the worker goes round');
+$session->query_safe('ROLLBACK');
+$session->quit;
+ok(wait_sql($node, 'SELECT pending_exact AND pending = 0 AND delivered = 2 FROM outbox.stats'), 'and when it was read, it is again');
+
 # A template database
 
 $node->safe_psql('postgres', 'CREATE DATABASE d');
