@@ -643,13 +643,18 @@ BEGIN
     RETURN NULL;
 END $$;
 
-CREATE FUNCTION outbox.grant_emit(role text) RETURNS void
+CREATE FUNCTION outbox.grant_emit(role text, topics text[] DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     f regprocedure;
 BEGIN
+    IF topics IS NOT NULL THEN
+        RAISE EXCEPTION 'a role cannot be bound to topics at a server without the library'
+            USING ERRCODE = 'feature_not_supported',
+                  HINT = 'Leave topics out. The follower refuses topics that are not in its catalogue.';
+    END IF;
     EXECUTE format('GRANT USAGE ON SCHEMA outbox TO %I', role);
     EXECUTE format('GRANT SELECT, INSERT ON outbox.outgoing TO %I', role);
     EXECUTE format('GRANT INSERT (id, topic, type, key, tenant, expires_at, headers, payload, body, content_type) '
