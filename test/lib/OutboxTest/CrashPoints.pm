@@ -40,7 +40,8 @@ sub build
 	$build->add_sink($_) foreach @sinks;
 
 	$build->add('test/shims/crash_point.c', 'src');
-	$build->install('-DOUTBOX_CRASH_POINTS', '-DUSE_ASSERT_CHECKING=1');
+	# Figures are written each second, and not each five minutes.
+	$build->install('-DOUTBOX_CRASH_POINTS', '-DUSE_ASSERT_CHECKING=1', '-DOUTBOX_FIGURES_TIME=USECS_PER_SEC');
 	return $build;
 }
 
@@ -120,12 +121,13 @@ SQL
 	PostgreSQL::Test::Utils::append_to_file($self->{log},
 		$json->encode({ id => $1, key => undef, n => 0, outcome => 'committed' }) . "\n")
 	  while $out =~ /^id (\S+)$/mg;
-	return unless $restart && $point =~ /^(?:start|stop|rotate|keep|attempts|tidy|endpoint|backlog)\./;
+	return unless $restart && $point =~ /^(?:start|stop|rotate|keep|attempts|tidy|endpoint|backlog|figures)\./;
 
 	# A worker reads when it starts since when the pieces are in use.
 	$self->remember_ids;
 	$self->try(<<'SQL');
 UPDATE outbox.pieces SET since = since - interval '8 days';
+UPDATE outbox.figures SET at = at - interval '3 days';
 SELECT pg_terminate_backend(pid) FROM outbox.workers;
 SQL
 	return;
