@@ -7,7 +7,9 @@ CREATE TABLE outbox.event_types (
     description text,
     schema      jsonb,
     example     jsonb,
-    changed_at  timestamptz NOT NULL DEFAULT now()
+    changed_at  timestamptz NOT NULL DEFAULT now(),
+    version     text,
+    deprecated  text
 );
 COMMENT ON TABLE outbox.event_types IS
 'The topics of events, described for subscribers. With outbox.require_event_types only these may be emitted';
@@ -18,6 +20,9 @@ COMMENT ON COLUMN outbox.event_types.schema IS
 COMMENT ON COLUMN outbox.event_types.example IS
 'Example of a payload, which outbox.send_test() sends (NULL: none)';
 COMMENT ON COLUMN outbox.event_types.changed_at IS 'When the entry was last set';
+COMMENT ON COLUMN outbox.event_types.version IS 'Version of the payload (NULL: nothing is said)';
+COMMENT ON COLUMN outbox.event_types.deprecated IS
+'Why subscribers should not rely on it any more, and what to use instead (NULL: it is not deprecated)';
 
 CREATE FUNCTION outbox.check_topic(topic text) RETURNS void
 LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_topic_1_0';
@@ -107,7 +112,8 @@ COMMENT ON FUNCTION outbox.schema_problem IS
 
 -- The example is checked as the payload of an event is.
 CREATE FUNCTION outbox.set_event_type(topic text, description text DEFAULT NULL,
-    schema jsonb DEFAULT NULL, example jsonb DEFAULT NULL) RETURNS void
+    schema jsonb DEFAULT NULL, example jsonb DEFAULT NULL, version text DEFAULT NULL,
+    deprecated text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
@@ -135,11 +141,11 @@ BEGIN
                       HINT = 'Use an example that outbox.max_payload_size allows as a payload.';
         END IF;
     END IF;
-    INSERT INTO outbox.event_types AS t (topic, description, schema, example)
-    VALUES (topic, description, schema, example)
+    INSERT INTO outbox.event_types AS t (topic, description, schema, example, version, deprecated)
+    VALUES (topic, description, schema, example, version, deprecated)
     ON CONFLICT ON CONSTRAINT event_types_pkey DO UPDATE
     SET description = EXCLUDED.description, schema = EXCLUDED.schema, example = EXCLUDED.example,
-        changed_at = EXCLUDED.changed_at;
+        version = EXCLUDED.version, deprecated = EXCLUDED.deprecated, changed_at = EXCLUDED.changed_at;
 END $$;
 COMMENT ON FUNCTION outbox.set_event_type IS
 'Lists a topic in outbox.event_types, or replaces its entry';
@@ -167,3 +173,35 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox.drop_event_type IS
 'Removes a topic from outbox.event_types (42704: it is not listed)';
+
+-- AsyncAPI knows JSON Schema of draft 7, in which nothing but $schema tells a later draft.  A
+-- schema of draft 4 or 6, or of a dialect of its own, is no schema there: it is left out.
+CREATE FUNCTION outbox.asyncapi(title text DEFAULT NULL, version text DEFAULT '1.0.0') RETURNS jsonb
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+SELECT jsonb_build_object(
+    'asyncapi', '3.0.0',
+    'info', jsonb_build_object('title', COALESCE($1, 'Events of ' || current_database()), 'version', COALESCE($2, '1.0.0')),
+    'defaultContentType', 'application/json',
+    'channels', COALESCE(jsonb_object_agg(t.topic, jsonb_build_object(
+        'address', t.topic,
+        'messages', jsonb_build_object(t.topic, jsonb_build_object('$ref', '#/components/messages/' || t.topic))))
+        FILTER (WHERE t.topic IS NOT NULL), '{}'),
+    'operations', COALESCE(jsonb_object_agg('send.' || t.topic, jsonb_build_object(
+        'action', 'send', 'channel', jsonb_build_object('$ref', '#/channels/' || t.topic)))
+        FILTER (WHERE t.topic IS NOT NULL), '{}'),
+    'components', jsonb_build_object('messages', COALESCE(jsonb_object_agg(t.topic, jsonb_strip_nulls(jsonb_build_object(
+        'name', t.topic, 'description', t.description, 'x-version', t.version, 'x-deprecated', t.deprecated,
+        'tags', CASE WHEN t.deprecated IS NOT NULL THEN '[{"name": "deprecated"}]'::jsonb END))
+        || CASE WHEN t.schema = 'false' THEN '{"payload": {"not": {}}}'
+                WHEN jsonb_typeof(t.schema) = 'object'
+                     AND COALESCE(t.schema ->> '$schema' ~ '//json-schema[.]org/(draft-07|draft/20)', true)
+                THEN jsonb_build_object('payload', t.schema - '$schema')
+                ELSE '{}' END
+        || CASE WHEN t.example IS NOT NULL
+                THEN jsonb_build_object('examples', jsonb_build_array(jsonb_build_object('payload', t.example))) ELSE '{}' END)
+        FILTER (WHERE t.topic IS NOT NULL), '{}')))
+FROM outbox.event_types t
+$$;
+COMMENT ON FUNCTION outbox.asyncapi IS
+'The catalogue of event types as a document of AsyncAPI 3.0, with this title and version';

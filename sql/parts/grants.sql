@@ -26,7 +26,7 @@ BEGIN
         ('emit', '{emit,emit_bytes}'::name[]),
         ('watch', '{metrics,preloaded,worker_slots,step_holds,lock_holders,endpoint_stats,parked_count,topic_in,filter_matches,
                     log_size_now,size_now,farthest_behind,kept_for,retention_held,scheduled_now,
-                    is_pending,newest_position,run_attempts_of,deliveries_page,figures,tenant_usage}'),
+                    is_pending,newest_position,run_attempts_of,deliveries_page,figures,tenant_usage,asyncapi}'),
         ('operate', '{create_endpoint,alter_endpoint,drop_endpoint,pause_endpoint,resume_endpoint,seek_endpoint,
                       rotate_secret,endpoint_secret,set_secrets,retry,resend,discard,replay,cancel_replay,cancel,wait_for,send_test,
                       set_retention,set_event_type,drop_event_type,shown,run_attempts,attempts_page,portal_limits,set_portal_limits,

@@ -688,8 +688,9 @@ AS $$
 BEGIN
     PERFORM outbox.portal_tenant(tenant);
     RETURN QUERY
-    SELECT jsonb_build_object('topic', t.topic, 'description', t.description, 'schema', t.schema, 'example', t.example)
+    SELECT jsonb_build_object('topic', t.topic, 'description', t.description, 'schema', t.schema, 'example', t.example,
+                              'version', t.version, 'deprecated', t.deprecated)
     FROM outbox.event_types t ORDER BY t.topic;
 END $$;
 COMMENT ON FUNCTION outbox.portal_event_types IS
-'The topics that outbox.event_types lists, each with its description, schema and example';
+'The topics that outbox.event_types lists, each with its description, schema, example and version, and whether it is deprecated';

@@ -144,9 +144,9 @@ ok(wait_settled($node), 'settled');
 # --- What it may subscribe to
 
 is(portal("SELECT count(*) FROM outbox.portal_event_types('acme')"), '0', 'an empty catalogue');
-ask(q{SELECT outbox.set_event_type('order.b', 'It was paid.', '{"type": "object"}', '{"n": 4711}'), outbox.set_event_type('order.a')});
+ask(q{SELECT outbox.set_event_type('order.b', 'It was paid.', '{"type": "object"}', '{"n": 4711}', version => '2'), outbox.set_event_type('order.a')});
 is_deeply([ map { decode_json($_) } split /\n/, portal("SELECT outbox.portal_event_types('$_')") ],
-	[ { topic => 'order.a', description => undef, schema => undef, example => undef }, { topic => 'order.b', description => 'It was paid.', schema => { type => 'object' }, example => { n => 4711 } } ],
+	[ { topic => 'order.a', description => undef, schema => undef, example => undef, version => undef, deprecated => undef }, { topic => 'order.b', description => 'It was paid.', schema => { type => 'object' }, example => { n => 4711 }, version => '2', deprecated => undef } ],
 	"$_ sees the catalogue, in order")
   foreach qw(acme globex);
 my $example = json("outbox.portal_send_test('acme', '$name{acme}', 'order.b')")->{event_id};

@@ -185,5 +185,41 @@ $node->command_ok([ 'pg_restore', '--exit-on-error', '-d', $node->connstr('copy'
 is($node->safe_psql('copy', 'SELECT topic, description FROM outbox.event_types'), 'order.shipped|It has left.', 'a dump has the catalogue');
 is($node->safe_psql('copy', "SELECT count(*) > 0 FROM outbox.events WHERE topic = 'not.listed'"), 't', 'and events that are not listed');
 
+# The catalogue as a document that tools for AsyncAPI read
+SKIP:
+{
+	skip 'the document is not checked: npm install --no-save @asyncapi/parser in test/conformance brings the parser of AsyncAPI' unless -d "$top/test/conformance/node_modules/\@asyncapi/parser";
+	my $parsed = sub {
+		my ($document) = @_;
+		my ($out, $err) = ('', '');
+		IPC::Run::run([ 'node', "$top/test/conformance/asyncapi.mjs" ], '<', \$document, '>', \$out, '2>', \$err) or die "asyncapi.mjs: $err";
+		return decode_json($out);
+	};
+	ask('TRUNCATE outbox.event_types');
+	is_deeply($parsed->(ask('SELECT outbox.asyncapi()')), { errors => [], channels => {} }, 'an empty catalogue is a document');
+	ask(<<'SQL');
+SELECT outbox.set_event_type('order.shipped', 'It has left.', '{"type": "object", "properties": {"order": {"type": "integer"}}}', '{"order": 4711}', version => '2');
+SELECT outbox.set_event_type('order-left', deprecated => 'Use order.shipped.');
+SELECT outbox.set_event_type('a.b.C_d', 'Of a later draft', '{"$schema": "https://json-schema.org/draft/2020-12/schema", "type": "array", "prefixItems": [{"type": "string"}]}', '["x"]');
+SELECT outbox.set_event_type('old', 'Of an earlier draft', '{"$schema": "http://json-schema.org/draft-04/schema#", "type": "number", "maximum": 3, "exclusiveMaximum": true}', '2');
+SELECT outbox.set_event_type('any', schema => 'true', example => 'null'), outbox.set_event_type('none', schema => 'false');
+SQL
+	my $document = ask("SELECT outbox.asyncapi('Our shop', '2.1.0')", @operator);
+	is_deeply(
+		$parsed->($document),
+		{
+			errors => [],
+			channels => {
+				'order.shipped' => [ { name => 'order.shipped', type => 'object', tags => [], examples => [ { order => 4711 } ] } ],
+				'order-left' => [ { name => 'order-left', tags => ['deprecated'], examples => [] } ],
+				'a.b.C_d' => [ { name => 'a.b.C_d', type => 'array', tags => [], examples => [ ['x'] ] } ],
+				'old' => [ { name => 'old', tags => [], examples => [2] } ],
+				'none' => [ { name => 'none', tags => [], examples => [] } ],
+				'any' => [ { name => 'any', tags => [], examples => [undef] } ] } },
+		'every entry is a channel with its message') or diag(encode_json($parsed->($document)));
+	is_deeply(decode_json($document)->{info}, { title => 'Our shop', version => '2.1.0' }, 'with title and version');
+	isnt(scalar @{ $parsed->($document =~ s/"action": "send"/"action": "sent"/r)->{errors} }, 0, 'the parser refuses what is none');
+}
+
 $node->stop;
 done_testing();
