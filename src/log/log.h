@@ -125,9 +125,10 @@ typedef struct OutboxLogQuery
 } OutboxLogQuery;
 
 /*
- * A page also ends when it has taken this time (µs).  At least one event is examined.
+ * A page also ends when it has taken this time (µs).  At least one event is examined.  An
+ * event that is emitted meanwhile waits for several of them.
  */
-#define OUTBOX_PAGE_TIME (10 * 1000)
+#define OUTBOX_PAGE_TIME (2 * 1000)
 
 /* Called when a worker starts, with the oid of outbox.events_seq. */
 extern void outbox_log_init(Oid sequence);

@@ -421,10 +421,10 @@ read_commands(Command *commands)
 					 " WHERE " OUTBOX_SHARE_OF_ENDPOINT " = ANY ($1)"
 					 " AND ROW(endpoint_id, command_id) > ROW($2, $3) AND endpoint_id <= $4"
 					 " AND (retry_at IS NULL OR retry_at <= pg_catalog.now())"
-					 " AND (SELECT w.seq FROM outbox.commands w WHERE w.seq >= m.seq"
-					 " AND w.seq <= m.seq AND w.endpoint_id = m.endpoint_id"
+					 " AND (SELECT w.seq FROM outbox.commands w"
+					 " WHERE w.endpoint_id = m.endpoint_id AND w.seq = m.seq"
 					 " AND w.command_id < m.command_id"
-					 " AND w.retry_at > pg_catalog.now() ORDER BY w.seq LIMIT 1) IS NULL"
+					 " AND w.retry_at > pg_catalog.now() LIMIT 1) IS NULL"
 					 " ORDER BY endpoint_id, command_id LIMIT " CppAsString2(
 						 BATCH) ") c"
 								" LEFT JOIN LATERAL (SELECT p.ctid AS row, * FROM outbox.parked p"
