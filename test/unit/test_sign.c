@@ -272,10 +272,13 @@ main(void)
 	secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLa-_", false);
 	secret("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaS!", false);
 
-	/* 23 and 65 bytes, and bits behind the end that a decoder drops */
+	/* 23, 75 and 76 bytes, and bits behind the end that a decoder drops */
 	secret("whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRY=", false);
 	secret(
-		"whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8gISIjJCUmJygpKissLS4vMDEyMzQ1Njc4OTo7PD0+P0A=",
+		"whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8gISIjJCUmJygpKissLS4vMDEyMzQ1Njc4OTo7PD0+P0BBQkNERUZHSElK",
+		true);
+	secret(
+		"whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8gISIjJCUmJygpKissLS4vMDEyMzQ1Njc4OTo7PD0+P0BBQkNERUZHSElKSw==",
 		false);
 	secret("whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh9=", false);
 
