@@ -34,7 +34,7 @@ my %value = (
 	reset => q{ARRAY['filter' || %s]},
 	settings => q{ARRAY['url' || %s]},
 	before => q{'1:2:' || %s || '3'},
-	(map { $_ => q{'a' || %s || 'b'} } qw(description label publication)),
+	(map { $_ => q{'a' || %s || 'b'} } qw(description label publication version deprecated)),
 	conninfo => q{'service=a' || %s || 'b'},
 	filter => q{('$.a == "x' || %s || 'y"')::jsonpath});
 my %around = (
@@ -50,7 +50,7 @@ my %around = (
 	filter => []);
 
 # These may hold any character: it is encoded when it is sent, or never sent.
-my %free = map { $_ => 1 } qw(key dedup_key payload filter start_at description label);
+my %free = map { $_ => 1 } qw(key dedup_key payload filter start_at description label version deprecated);
 
 # [ function, argument, what is swept, statement ]; the last with %s
 sub sweeps
