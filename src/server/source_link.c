@@ -17,22 +17,45 @@
 #include "base/compat.h"
 #include "base/version.h"
 
+static void
+cannot_connect(const char *problem)
+{
+	ereport(
+		ERROR,
+		(errcode(ERRCODE_CONNECTION_FAILURE),
+		 errmsg("could not connect to the source: %s", problem),
+		 errhint(
+			 "The role needs the attribute REPLICATION, or what the service has in its place, and pg_hba.conf of the source must let it in.")));
+}
+
+/* PostgreSQL returns most problems in words, and throws that of a malformed string. */
 static WalReceiverConn *
 connect_to(const char *conninfo)
 {
-	WalReceiverConn *conn;
+	MemoryContext	 cxt = CurrentMemoryContext;
+	WalReceiverConn *conn = NULL;
 	char			*problem;
 
 	/* Loads the functions into WalReceiverFunctions. */
 	load_file("libpqwalreceiver", false);
-	conn = outbox_logical_connect(conninfo, "outbox", &problem);
+	PG_TRY();
+	{
+		conn = outbox_logical_connect(conninfo, "outbox", &problem);
+	}
+	PG_CATCH();
+	{
+		ErrorData *error;
+
+		if (geterrcode() != ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION)
+			PG_RE_THROW();
+		MemoryContextSwitchTo(cxt);
+		error = CopyErrorData();
+		FlushErrorState();
+		cannot_connect(error->detail ? error->detail : error->message);
+	}
+	PG_END_TRY();
 	if (conn == NULL)
-		ereport(
-			ERROR,
-			(errcode(ERRCODE_CONNECTION_FAILURE),
-			 errmsg("could not connect to the source: %s", problem),
-			 errhint(
-				 "The role needs the attribute REPLICATION, or what the service has in its place, and pg_hba.conf of the source must let it in.")));
+		cannot_connect(problem);
 	return conn;
 }
 
