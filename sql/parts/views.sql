@@ -124,9 +124,9 @@ COMMENT ON FUNCTION outbox.parked_count IS 'How many parked deliveries of an end
 -- Until a worker has heard of a change of the state, its figures are of the former one.
 CREATE VIEW outbox.stats AS
 SELECT s.name AS endpoint, s.tenant,
-       CASE WHEN s.state = 'active' AND t.state_since >= s.state_since THEN t.state ELSE s.state END AS state,
-       CASE WHEN s.state = 'active' AND t.state_since >= s.state_since THEN t.state_since ELSE s.state_since END AS state_since,
-       CASE WHEN t.state_since >= s.state_since THEN COALESCE(t.reason, s.reason) ELSE s.reason END AS reason,
+       CASE WHEN s.state = 'active' AND t.state NOT IN ('paused', 'disabled') THEN t.state ELSE s.state END AS state,
+       CASE WHEN s.state = 'active' AND t.state NOT IN ('paused', 'disabled') THEN t.state_since ELSE s.state_since END AS state_since,
+       CASE WHEN s.state = 'active' AND t.state IN ('paused', 'disabled') THEN s.reason ELSE COALESCE(t.reason, s.reason) END AS reason,
        COALESCE(t.pending, CASE WHEN l.bytes IS NOT NULL THEN GREATEST(l.max_seq - p.seq, 0) END) AS pending,
        COALESCE(t.pending_exact, false) AS pending_exact,
        COALESCE(t.processing, 0) AS processing,
