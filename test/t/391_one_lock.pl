@@ -34,7 +34,7 @@ sub emit_some
 }
 
 # Each table that not every delivery needs, all at once.
-my %needed = map { $_ => 1 } qw(origins own_epochs events events_0 events_1 events_2 endpoint_settings positions positions_0 positions_1);
+my %needed = map { $_ => 1 } qw(origins own_epochs emit_topics events events_0 events_1 events_2 endpoint_settings positions positions_0 positions_1);
 my @others = grep { !$needed{$_} } split /\n/, ask("SELECT relname FROM pg_class"
 	  . " WHERE relnamespace = 'outbox'::regnamespace AND relkind IN ('r', 'p')");
 my $holder = $node->background_psql('postgres', on_error_stop => 1);
@@ -65,7 +65,7 @@ foreach my $table (qw(positions endpoint_settings))
 	$receiver->wait_delivered($emitted, path => '/ok/well');
 	ok(wait_settled($node), 'then all is delivered');
 }
-# Each table by itself, as VACUUM FULL has it, while events flow.  A lock on the log or on its origin holds up emitters, which is
+# Each table by itself, as VACUUM FULL has it, while events flow.  A lock on the log, on its origin or on the rights to topics holds up emitters, which is
 # PostgreSQL's own, and the read.
 my %read = map { $_ => 1 } qw(events events_0 events_1 events_2);
 foreach my $table (sort(@others), sort keys %needed)
@@ -76,7 +76,7 @@ foreach my $table (sort(@others), sort keys %needed)
 		ok(wait_sql($node, "SELECT reason ~ 'on hold: .*read .locked.*; process $pid has locked outbox.$table' FROM outbox.status"),
 			"$table is locked: the status says so");
 	}
-	elsif ($table =~ /^(?:origins|own_epochs)$/)
+	elsif ($table =~ /^(?:origins|own_epochs|emit_topics)$/)
 	{
 		ok(wait_sql($node, "SELECT count(*) > 0 FROM outbox.stats"), "$table is locked: views answer");
 	}
