@@ -62,17 +62,14 @@ binds(HeapTuple row, TupleDesc desc, Oid role)
 		has_privs_of_role(role, bound);
 }
 
-static bool
-matches(HeapTuple row, TupleDesc desc, const char *topic, size_t len)
+bool
+outbox_topic_in_array(const char *topic, size_t len, ArrayType *array)
 {
-	bool   isnull;
 	Datum *patterns;
 	bool  *nulls;
 	int	   n;
 
-	deconstruct_array(DatumGetArrayTypeP(
-						  heap_getattr(row, Anum_emit_topics_topics, desc, &isnull)),
-					  TEXTOID, -1, false, TYPALIGN_INT, &patterns, &nulls, &n);
+	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &patterns, &nulls, &n);
 	for (int i = 0; i < n; i++)
 	{
 		text *pattern = nulls[i] ? NULL : DatumGetTextPP(patterns[i]);
@@ -98,6 +95,7 @@ outbox_emit_topics_allow(Oid role, const char *topic, size_t len)
 	bool		empty = true;
 	bool		bound = false;
 	bool		allowed = false;
+	bool		isnull;
 
 	if (is_empty)
 		return true;
@@ -117,7 +115,11 @@ outbox_emit_topics_allow(Oid role, const char *topic, size_t len)
 		if (!binds(row, RelationGetDescr(rel), role))
 			continue;
 		bound = true;
-		allowed = matches(row, RelationGetDescr(rel), topic, len);
+		allowed = outbox_topic_in_array(topic, len,
+										DatumGetArrayTypeP(
+											heap_getattr(row, Anum_emit_topics_topics,
+														 RelationGetDescr(rel),
+														 &isnull)));
 	}
 	systable_endscan(scan);
 	UnregisterSnapshot(snapshot);

@@ -5,10 +5,15 @@
 #ifndef OUTBOX_EMIT_TOPICS_H
 #define OUTBOX_EMIT_TOPICS_H
 
+#include "utils/array.h"
+
 /*
  * True if the role may emit this topic: no role whose rights it has is bound to patterns, or
  * one of these patterns matches.
  */
 extern bool outbox_emit_topics_allow(Oid role, const char *topic, size_t len);
+
+/* True if one of the patterns, which are text[], matches.  NULLs match nothing. */
+extern bool outbox_topic_in_array(const char *topic, size_t len, ArrayType *patterns);
 
 #endif /* OUTBOX_EMIT_TOPICS_H */

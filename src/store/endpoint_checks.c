@@ -27,6 +27,7 @@
 #include "base/encoding.h"
 #include "base/names.h"
 #include "base/version.h"
+#include "emit/emit_topics.h"
 #include "endpoint/endpoint_stats.h"
 #include "format/signature.h"
 #include "log/log.h"
@@ -234,25 +235,10 @@ OUTBOX_FUNCTION(outbox_check_headers_1_0, 1)
 /* topic_in(topic text, patterns text[]): true if one of the patterns matches. */
 OUTBOX_FUNCTION(outbox_topic_in_1_0, 2)
 {
-	text  *topic = PG_GETARG_TEXT_PP(0);
-	Datum *elems;
-	bool  *nulls;
-	int	   n;
+	text *topic = PG_GETARG_TEXT_PP(0);
 
-	deconstruct_array(PG_GETARG_ARRAYTYPE_P(1), TEXTOID, -1, false, TYPALIGN_INT, &elems,
-					  &nulls, &n);
-	for (int i = 0; i < n; i++)
-	{
-		text *pattern;
-
-		if (nulls[i])
-			continue;
-		pattern = DatumGetTextPP(elems[i]);
-		if (outbox_topic_matches(VARDATA_ANY(topic), VARSIZE_ANY_EXHDR(topic),
-								 VARDATA_ANY(pattern), VARSIZE_ANY_EXHDR(pattern)))
-			PG_RETURN_BOOL(true);
-	}
-	PG_RETURN_BOOL(false);
+	PG_RETURN_BOOL(outbox_topic_in_array(VARDATA_ANY(topic), VARSIZE_ANY_EXHDR(topic),
+										 PG_GETARG_ARRAYTYPE_P(1)));
 }
 
 /*
