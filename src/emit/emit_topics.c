@@ -32,8 +32,9 @@ enum
 	Anum_emit_topics_topics
 };
 
+bool outbox_emit_topics_none;
+
 static Oid	  table;
-static bool	  is_empty;
 static uint64 invalidations;
 
 static void
@@ -42,7 +43,7 @@ relation_changed(Datum arg, Oid relid)
 	(void) arg;
 	if (OidIsValid(relid) && relid != table)
 		return;
-	is_empty = false;
+	outbox_emit_topics_none = false;
 	invalidations++;
 }
 
@@ -97,8 +98,6 @@ outbox_emit_topics_allow(Oid role, const char *topic, size_t len)
 	bool		allowed = false;
 	bool		isnull;
 
-	if (is_empty)
-		return true;
 	if (!registered)
 	{
 		CacheRegisterRelcacheCallback(relation_changed, (Datum) 0);
@@ -124,6 +123,6 @@ outbox_emit_topics_allow(Oid role, const char *topic, size_t len)
 	systable_endscan(scan);
 	UnregisterSnapshot(snapshot);
 	table_close(rel, AccessShareLock);
-	is_empty = empty && before == invalidations;
+	outbox_emit_topics_none = empty && before == invalidations;
 	return allowed || !bound;
 }

@@ -7,6 +7,9 @@
 
 #include "utils/array.h"
 
+/* True if it is known that no role is bound.  It is asked first, because it costs nothing. */
+extern bool outbox_emit_topics_none;
+
 /*
  * True if the role may emit this topic: no role whose rights it has is bound to patterns, or
  * one of these patterns matches.

@@ -146,7 +146,8 @@ check_allowed(const text *topic)
 	const char *data = VARDATA_ANY(topic);
 	size_t		len = VARSIZE_ANY_EXHDR(topic);
 
-	if (!rules_log() && !outbox_emit_topics_allow(GetUserId(), data, len))
+	if (!outbox_emit_topics_none && !rules_log() &&
+		!outbox_emit_topics_allow(GetUserId(), data, len))
 		ereport(
 			ERROR,
 			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
