@@ -27,10 +27,9 @@ sink_now_ms(void)
 static inline const char *
 sink_option(const OutboxOption *options, int n, const char *name)
 {
-	for (int i = 0; i < n; i++)
-		if (strcmp(options[i].name, name) == 0)
-			return options[i].value ? options[i].value : "";
-	return NULL;
+	const OutboxOption *option = outbox_option_find(options, n, name);
+
+	return option == NULL ? NULL : option->value ? option->value : "";
 }
 
 /* Writes the address as text.  '?': it cannot be. */

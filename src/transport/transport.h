@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 struct OutboxHeaders;
 struct OutboxTransport;
@@ -29,6 +30,16 @@ typedef struct OutboxOption
 	const char *name;
 	const char *value; /* numbers and booleans as text */
 } OutboxOption;
+
+/* The entry with this name; NULL: there is none. */
+static inline const OutboxOption *
+outbox_option_find(const OutboxOption *options, int n, const char *name)
+{
+	for (int i = 0; i < n; i++)
+		if (strcmp(options[i].name, name) == 0)
+			return &options[i];
+	return NULL;
+}
 
 /*
  * Where the deliveries of one endpoint go, and how long they may take.  'config' and

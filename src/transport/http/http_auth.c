@@ -103,10 +103,10 @@ free_link(OutboxLink *link)
 static const char *
 credential(const OutboxTarget *target, const char *name)
 {
-	for (int i = 0; i < target->ncredentials; i++)
-		if (strcmp(target->credentials[i].name, name) == 0)
-			return target->credentials[i].value;
-	return NULL;
+	const OutboxOption *option = outbox_option_find(target->credentials,
+													target->ncredentials, name);
+
+	return option ? option->value : NULL;
 }
 
 /* Returns false if memory runs out. */

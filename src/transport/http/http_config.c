@@ -56,10 +56,7 @@ outbox_http_profile(const OutboxTarget *target, OutboxProfile *profile, const ch
 static bool
 has(const OutboxTarget *target, const char *name)
 {
-	for (int i = 0; i < target->ncredentials; i++)
-		if (strcmp(target->credentials[i].name, name) == 0)
-			return true;
-	return false;
+	return outbox_option_find(target->credentials, target->ncredentials, name) != NULL;
 }
 
 const char *

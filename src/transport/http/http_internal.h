@@ -340,10 +340,10 @@ extern OutboxHeadState outbox_head_line(OutboxHead *head, OutboxOutcome *outcome
 static inline const char *
 outbox_http_option(const OutboxTarget *target, const char *name)
 {
-	for (int i = 0; i < target->nconfig; i++)
-		if (strcmp(target->config[i].name, name) == 0)
-			return target->config[i].value;
-	return NULL;
+	const OutboxOption *option = outbox_option_find(target->config, target->nconfig,
+													name);
+
+	return option ? option->value : NULL;
 }
 
 /* http_config.c: the method, of which NULL is POST. */
