@@ -53,14 +53,14 @@ extern void outbox_slots_limits_changed(OutboxTenant *t);
 
 /*
  * A request with a body of so many bytes begins, or one has ended.  _work: the process
- * has worked so many µs for the requests in flight.  _end returns until when the endpoint
+ * has worked so many µs for the requests in flight.  It returns true if the endpoint has
+ * taken more work than it may, as _owes does.  _end returns until when the endpoint
  * has to wait because they took too much: 'now', or later.  The request has begun at
  * 'begun'.  It counts as so many µs of slot-time at least.
  */
 extern void outbox_slots_begin(OutboxEndpoint *ep, size_t bytes, TimestampTz now);
 extern bool outbox_slots_work(int32 endpoint_id, int64 usec, TimestampTz now);
 
-/* True if it has taken more work than it may. */
 extern bool		   outbox_slots_owes(int32 endpoint_id, TimestampTz now);
 extern TimestampTz outbox_slots_end(OutboxEndpoint *ep, int64 least, TimestampTz begun,
 									TimestampTz now);
