@@ -322,6 +322,9 @@ leave_transaction(void)
 {
 	MemoryContextSwitchTo(caller_cxt);
 	in_transaction = false;
+	/* A request to end that came too late for this transaction does not cancel the next one. */
+	if (ShutdownRequestPending)
+		ProcDiePending = false;
 }
 
 bool

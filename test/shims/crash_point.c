@@ -4,7 +4,7 @@
  *	  only a test builds.
  *
  * The file outbox_crash_point in the data directory has the place and the way:
- * "name kill", "name error" or "name exit".  The process that ends removes the file
+ * "name kill", "name error", "name exit" or "name term".  The process that ends removes the file
  * first, so that only one does.  If the file is still there, the place was not
  * reached.
  */
@@ -48,6 +48,11 @@ outbox_crash_point(const char *name)
 		ereport(ERROR, (errmsg("crash point %s", name)));
 	if (strcmp(how, "exit") == 0)
 		proc_exit(1);
+	if (strcmp(how, "term") == 0)
+	{
+		raise(SIGTERM); /* goes on: it is a request */
+		return;
+	}
 	kill(getpid(), SIGKILL);
 	pause();
 }

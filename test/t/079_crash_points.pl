@@ -5,6 +5,7 @@ use warnings;
 
 use OutboxTest;
 use OutboxTest::CrashPoints;
+use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $build = OutboxTest::CrashPoints::build();
@@ -20,6 +21,12 @@ foreach my $point (@points)
 	my $how = $throws ? (qw(error kill exit kill))[ $n++ % 4 ] : 'kill';
 	$test->die_at($name, $how);
 }
+
+# Asked to end while a transaction commits, a worker stores what it has all the same.
+my $before = -s $test->{node}->logfile;
+$test->die_at('settle.written', 'term');
+ok(wait_sql($test->{node}, "SELECT state = 'running' FROM outbox.status"), 'another worker');
+unlike(slurp_file($test->{node}->logfile, $before), qr/FATAL: .*outbox worker/, 'the one before has ended by itself');
 $test->judge;
 note($test->table);
 done_testing();
