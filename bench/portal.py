@@ -1,0 +1,96 @@
+"""What each function of the portal takes among many endpoints of many tenants."""
+import time
+
+from machine import wait_until
+from report import percentile, text
+
+SECTION = "Portal"
+EACH = 4						# endpoints of a tenant
+EVENTS = 25					# of each tenant, at each of its endpoints
+WARM = 20						# calls before those that are counted
+LIMIT = 3						# ms
+
+# Words, SQL with the number of the call as {n}, and of its tenant as {t}: 'e{t}' is an endpoint that
+# it has.  A call is a transaction of its own, as in a pool of connections.
+CALLS = [
+    ("portal_endpoints() of a tenant", "SELECT outbox.portal_endpoints('t{t}')"),
+    ("portal_endpoints() of one endpoint", "SELECT outbox.portal_endpoints('t{t}', 'e{t}')"),
+    ("portal_secret()", "SELECT outbox.portal_secret('t{t}', 'e{t}')"),
+    ("portal_event_types()", "SELECT outbox.portal_event_types('t{t}')"),
+    ("portal_deliveries() of a tenant", "SELECT outbox.portal_deliveries('t{t}')"),
+    ("portal_deliveries() of an endpoint", "SELECT outbox.portal_deliveries('t{t}', 'e{t}')"),
+    ("portal_deliveries() of a status that none has",
+     "SELECT outbox.portal_deliveries('t{t}', status => 'dead')"),
+    ("portal_deliveries() of a topic that none has",
+     "SELECT outbox.portal_deliveries('t{t}', topics => '{{none}}')"),
+    ("portal_attempts() of a tenant", "SELECT outbox.portal_attempts('t{t}')"),
+    ("portal_attempts() of an endpoint", "SELECT outbox.portal_attempts('t{t}', 'e{t}')"),
+    ("portal_delivery()", "SELECT outbox.portal_delivery('t{t}', 'e{t}', e.id) FROM bench_events e WHERE e.n = {t}"),
+    ("portal_figures() of a tenant", "SELECT outbox.portal_figures('t{t}')"),
+    ("portal_figures() of an endpoint", "SELECT outbox.portal_figures('t{t}', 'e{t}')"),
+    ("portal_create_endpoint()",
+     "SELECT outbox.portal_create_endpoint('t{t}', '{url}', '{{\"topics\": [\"bench.*\"], \"label\": \"x\"}}',"
+     " name => 'new{n}', idempotency_key => 'k{n}')"),
+    ("portal_alter_endpoint()", "SELECT outbox.portal_alter_endpoint('t{t}', 'e{t}', '{{\"rate_limit\": 1{n}}}')"),
+    ("portal_alter_endpoint(), another URL and filter",
+     "SELECT outbox.portal_alter_endpoint('t{t}', 'e{t}', '{{\"url\": \"{url}{n}\", \"filter\": \"$.order < 10{n}\"}}')"),
+    ("portal_pause_endpoint()", "SELECT outbox.portal_pause_endpoint('t{t}', 'e{t}')"),
+    ("portal_resume_endpoint()", "SELECT outbox.portal_resume_endpoint('t{t}', 'e{t}')"),
+    ("portal_rotate_secret()", "SELECT outbox.portal_rotate_secret('t{t}', 'e{t}')"),
+    ("portal_send_test()", "SELECT outbox.portal_send_test('t{t}', 'e{t}')"),
+    ("portal_retry() of an event",
+     "SELECT outbox.portal_retry('t{t}', 'e{t}', e.id) FROM bench_events e WHERE e.n = {t}"),
+    ("portal_retry() of all that failed", "SELECT outbox.portal_retry('t{t}', 'e{t}')"),
+    ("portal_replay()", "SELECT outbox.portal_replay('t{t}', 'e{t}', now() - interval '1 h', now())"),
+    ("portal_replays()", "SELECT outbox.portal_replays('t{t}', 'e{t}')"),
+    ("portal_cancel_replay()", "SELECT outbox.portal_cancel_replay('t{t}', 'e{t}', max(r.replay_id))"
+     " FROM outbox.replays r JOIN outbox.endpoint_settings s USING (endpoint_id) WHERE s.name = 'e{t}'"),
+    ("portal_drop_endpoint()", "SELECT outbox.portal_drop_endpoint('t{t}', 'e{t}', discard => true)"),
+]
+
+
+def times(session, sql, url, tenants, calls):
+    """Milliseconds of each call, sorted; those that warm the session up are left out."""
+    found = []
+    for n in range(WARM + calls):
+        call = sql.format(n=n, t=n * 7 % tenants, url=url)
+        begun = time.monotonic()
+        session.rows(call)
+        found.append((time.monotonic() - begun) * 1000)
+    return sorted(found[WARM:])
+
+
+def fill(bench, cluster, endpoints, tenants):
+    """Endpoints that have delivered some events of their tenants each."""
+    url = bench.nginx.url()
+    for first in range(0, endpoints, 1000):
+        cluster.sql.rows(f"SELECT count(outbox.create_endpoint('e' || i, '{url}', tenant => 't' || i % {tenants}))"
+                         f" FROM generate_series({first}, {min(first + 1000, endpoints) - 1}) AS i")
+    cluster.sql.rows("CREATE TABLE bench_events (n int, id uuid)")
+    for _ in range(EVENTS):
+        cluster.sql.rows("TRUNCATE bench_events")
+        cluster.sql.rows("INSERT INTO bench_events SELECT i, outbox.emit('bench.order', '{\"order\": 1}', key => 'k' || i,"
+                         f" tenant => 't' || i) FROM generate_series(0, {tenants - 1}) AS i")
+    cluster.sql.rows("CREATE INDEX ON bench_events (n)")
+    cluster.sql.rows("VACUUM ANALYZE bench_events")
+    wait_until(lambda: cluster.sql.number("SELECT sum(delivered) FROM outbox.stats") >= endpoints * EVENTS, 600,
+               "the events to be delivered")
+    cluster.settle(5)
+
+
+def measure(bench):
+    report = bench.report
+    endpoints, calls = bench.scale(20000, 2000), bench.scale(1000, 100)
+    tenants = endpoints // EACH
+    cluster = bench.cluster("portal")
+    fill(bench, cluster, endpoints, tenants)
+    cluster.sql.rows("SELECT outbox.set_portal_limits(max_endpoints => 100, max_calls => 100000)")
+    cluster.sql.rows("CREATE TABLE bench_rows (n int PRIMARY KEY)")
+    flush = times(cluster.sql, "INSERT INTO bench_rows VALUES ({n})", "", tenants, calls)
+    report.add(SECTION, "an INSERT of one row, to compare with", f"p50 {text(percentile(flush, 50))} ms, p99 {text(percentile(flush, 99))} ms")
+    for words, sql in CALLS:
+        found = times(cluster.sql, sql, bench.nginx.url(), tenants, calls)
+        p50, p99 = percentile(found, 50), percentile(found, 99)
+        report.add(SECTION, words, f"p50 {text(p50)} ms, **p99 {text(p99)} ms**", f"p99 ≤ {LIMIT} ms", p99 <= LIMIT)
+    cluster.check()
+    cluster.stop()
