@@ -105,7 +105,7 @@ BEGIN
     IF TG_OP = 'UPDATE' AND OLD.created_at = now() THEN
         -- more of what creates it, by the same call
         UPDATE outbox.endpoint_audit c SET after = c.after || a.after
-        WHERE c.change_id = currval('outbox.endpoint_audit_change_id_seq')
+        WHERE c.change_id = (SELECT currval('outbox.endpoint_audit_change_id_seq'))
         AND c.endpoint = NEW.name AND c.action = 'create';
         RETURN NEW;
     ELSIF TG_OP = 'UPDATE' THEN

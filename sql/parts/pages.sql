@@ -203,20 +203,28 @@ DECLARE
     start CONSTANT int8[] := outbox.page_start(before);
     page record;
     n int8;
+    shown int8 := 0;
+    done int4 := 0;
+    part int4 := page_size;     -- the first rows mostly fill the page
 BEGIN
     PERFORM outbox.check_topics(topics);
     SELECT * INTO page FROM outbox.page_rows(event, endpoints, wanted, start, page_size, topics, from_time, to_time);
-    RETURN QUERY
-    SELECT d.event_id, d.seq, d.topic, d.type, d.key, d.tenant, d.endpoint, d.status, d.reason, d.attempts,
-           d.next_attempt_at, d.last_status_code, d.last_error, d.created_at, d.delivered_at,
-           d.test, concat(c.seq, ':', c.id, ':0')
-    FROM unnest(page.seqs, page.ids) WITH ORDINALITY c (seq, id, number)
-    JOIN outbox.log_deliveries d ON d.seq = c.seq AND d.endpoint_id = c.id
-    WHERE (wanted IS NULL OR d.status = wanted) AND (topics IS NULL OR outbox.topic_in(d.topic, topics))
-    AND (from_time IS NULL OR d.created_at >= from_time) AND (to_time IS NULL OR d.created_at <= to_time)
-    ORDER BY c.number LIMIT page_size;
-    GET DIAGNOSTICS n = ROW_COUNT;
-    IF n < page_size AND page.stopped IS NOT NULL THEN
+    WHILE shown < page_size AND done < cardinality(page.seqs) LOOP
+        RETURN QUERY
+        SELECT d.event_id, d.seq, d.topic, d.type, d.key, d.tenant, d.endpoint, d.status, d.reason, d.attempts,
+               d.next_attempt_at, d.last_status_code, d.last_error, d.created_at, d.delivered_at,
+               d.test, concat(c.seq, ':', c.id, ':0')
+        FROM unnest(page.seqs[done + 1:done + part], page.ids[done + 1:done + part]) WITH ORDINALITY c (seq, id, number)
+        JOIN outbox.log_deliveries d ON d.seq = c.seq AND d.endpoint_id = c.id
+        WHERE (wanted IS NULL OR d.status = wanted) AND (topics IS NULL OR outbox.topic_in(d.topic, topics))
+        AND (from_time IS NULL OR d.created_at >= from_time) AND (to_time IS NULL OR d.created_at <= to_time)
+        ORDER BY c.number LIMIT page_size - shown;
+        GET DIAGNOSTICS n = ROW_COUNT;
+        shown := shown + n;
+        done := done + part;
+        part := part * 4;
+    END LOOP;
+    IF shown < page_size AND page.stopped IS NOT NULL THEN
         RETURN NEXT ROW(NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
                         NULL, page.stopped)::outbox.delivery;
     END IF;
@@ -237,26 +245,34 @@ DECLARE
     start CONSTANT int8[] := outbox.page_start(before);
     page record;
     n int8;
+    shown int8 := 0;
+    done int4 := 0;
+    part int4 := page_size;
 BEGIN
     SELECT * INTO page FROM outbox.page_rows(event, endpoints, NULL, start, page_size, NULL, NULL, NULL);
-    RETURN QUERY
-    SELECT l.event_id, l.seq, s.name, s.tenant, l.attempt, l.started_at, l.duration_ms::float8,
-           l.status_code::int4, l.error, l.response_body, concat(c.seq, ':', c.id, ':', x.at)
-    FROM unnest(page.seqs, page.ids) WITH ORDINALITY c (seq, id, number)
-    JOIN outbox.endpoint_settings s ON s.endpoint_id = c.id
-    CROSS JOIN LATERAL (
-        SELECT o.event_id, o.seq, o.attempt, o.started_at, o.duration_ms, o.status_code, o.error, o.response_body
-        FROM outbox.attempt_log o WHERE o.seq = c.seq AND o.endpoint_id = c.id
-        UNION ALL
-        SELECT o.event_id, o.seq, r.attempt, o.started_at, o.duration_ms, r.status_code, NULL, NULL
-        FROM outbox.attempt_runs r
-        CROSS JOIN LATERAL outbox.run_attempts_of(c.seq, r.seq_low, r.started_at, r.entries) o
-        WHERE r.endpoint_id = c.id AND r.seq_low BETWEEN c.seq - 4095 AND c.seq AND r.seq_high >= c.seq) l
-    CROSS JOIN LATERAL (SELECT (extract(epoch FROM l.started_at) * 1000000)::int8 AS at) x
-    WHERE c.seq < start[1] OR c.id > start[2] OR x.at < start[3]
-    ORDER BY c.number, l.started_at DESC LIMIT page_size;
-    GET DIAGNOSTICS n = ROW_COUNT;
-    IF n < page_size AND page.stopped IS NOT NULL THEN
+    WHILE shown < page_size AND done < cardinality(page.seqs) LOOP
+        RETURN QUERY
+        SELECT l.event_id, l.seq, s.name, s.tenant, l.attempt, l.started_at, l.duration_ms::float8,
+               l.status_code::int4, l.error, l.response_body, concat(c.seq, ':', c.id, ':', x.at)
+        FROM unnest(page.seqs[done + 1:done + part], page.ids[done + 1:done + part]) WITH ORDINALITY c (seq, id, number)
+        JOIN outbox.endpoint_settings s ON s.endpoint_id = c.id
+        CROSS JOIN LATERAL (
+            SELECT o.event_id, o.seq, o.attempt, o.started_at, o.duration_ms, o.status_code, o.error, o.response_body
+            FROM outbox.attempt_log o WHERE o.seq = c.seq AND o.endpoint_id = c.id
+            UNION ALL
+            SELECT o.event_id, o.seq, r.attempt, o.started_at, o.duration_ms, r.status_code, NULL, NULL
+            FROM outbox.attempt_runs r
+            CROSS JOIN LATERAL outbox.run_attempts_of(c.seq, r.seq_low, r.started_at, r.entries) o
+            WHERE r.endpoint_id = c.id AND r.seq_low BETWEEN c.seq - 4095 AND c.seq AND r.seq_high >= c.seq) l
+        CROSS JOIN LATERAL (SELECT (extract(epoch FROM l.started_at) * 1000000)::int8 AS at) x
+        WHERE c.seq < start[1] OR c.id > start[2] OR x.at < start[3]
+        ORDER BY c.number, l.started_at DESC LIMIT page_size - shown;
+        GET DIAGNOSTICS n = ROW_COUNT;
+        shown := shown + n;
+        done := done + part;
+        part := part * 4;
+    END LOOP;
+    IF shown < page_size AND page.stopped IS NOT NULL THEN
         RETURN NEXT ROW(NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, page.stopped)::outbox.attempt;
     END IF;
 END $$;

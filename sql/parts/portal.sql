@@ -234,29 +234,35 @@ COMMENT ON FUNCTION outbox.portal_settings IS
 'The settings that a tenant gave (22023: no such setting, or one that it may not choose; 54000: too many patterns)';
 
 -- One form of an endpoint for all functions of the portal.  Times are in UTC and intervals in
--- seconds.  What is in it can be given to outbox.portal_alter_endpoint() again.
-CREATE FUNCTION outbox.portal_endpoint(name text) RETURNS jsonb
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET "TimeZone" = 'UTC' SET extra_float_digits = 1 SET jit = off
+-- seconds.  What is in it can be given to outbox.portal_alter_endpoint() again.  Its plan takes
+-- longer to make than to run, so a session makes it once.
+CREATE FUNCTION outbox.portal_endpoint(tenant text, name text) RETURNS SETOF jsonb
+LANGUAGE plpgsql STABLE ROWS 10 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET "TimeZone" = 'UTC' SET extra_float_digits = 1 SET jit = off
 AS $$
-SELECT to_jsonb(e) - '{tenant,config,credentials}'::text[]
-    || (SELECT jsonb_object_agg(i.key, COALESCE(date_part('epoch', i.value), 0))
-        FROM (VALUES ('timeout', e.timeout), ('connect_timeout', e.connect_timeout), ('max_age', e.max_age),
-                     ('backoff_base', e.backoff_base), ('backoff_max', e.backoff_max), ('batch_wait', e.batch_wait),
-                     ('disable_after', e.disable_after)) i (key, value))
-    || jsonb_build_object(
-        'state', t.state, 'state_since', t.state_since, 'reason', t.reason, 'pending', t.pending,
-        'retrying', t.retrying, 'blocked', t.blocked, 'dead', t.dead, 'delivered', t.delivered,
-        'failed_attempts', t.failed_attempts, 'next_attempt_at', t.next_attempt_at,
-        'last_success_at', t.last_success_at, 'last_error', t.last_error,
-        'former_secret_until', (SELECT k.previous_until
-                                FROM outbox.endpoint_secrets k
-                                WHERE k.endpoint_id = (SELECT s.endpoint_id FROM outbox.endpoint_settings s
-                                                       WHERE s.name = $1)
-                                AND k.part = 0 AND k.previous_until > clock_timestamp()))
-FROM outbox.endpoints e JOIN outbox.stats t ON t.endpoint = e.name WHERE e.name = $1
-$$;
+BEGIN
+    RETURN QUERY
+    SELECT to_jsonb(e) - '{tenant,config,credentials}'::text[]
+        || (SELECT jsonb_object_agg(i.key, COALESCE(date_part('epoch', i.value), 0))
+            FROM (VALUES ('timeout', e.timeout), ('connect_timeout', e.connect_timeout), ('max_age', e.max_age),
+                         ('backoff_base', e.backoff_base), ('backoff_max', e.backoff_max), ('batch_wait', e.batch_wait),
+                         ('disable_after', e.disable_after)) i (key, value))
+        || jsonb_build_object(
+            'state', t.state, 'state_since', t.state_since, 'reason', t.reason, 'pending', t.pending,
+            'retrying', t.retrying, 'blocked', t.blocked, 'dead', t.dead, 'delivered', t.delivered,
+            'failed_attempts', t.failed_attempts, 'next_attempt_at', t.next_attempt_at,
+            'last_success_at', t.last_success_at, 'last_error', t.last_error,
+            'former_secret_until', (SELECT k.previous_until
+                                    FROM outbox.endpoint_secrets k
+                                    WHERE k.endpoint_id = (SELECT s.endpoint_id FROM outbox.endpoint_settings s
+                                                           WHERE s.name = e.name)
+                                    AND k.part = 0 AND k.previous_until > clock_timestamp()))
+    FROM outbox.endpoints e JOIN outbox.stats t ON t.endpoint = e.name
+    WHERE e.tenant = $1 AND t.tenant = $1 AND ($2 IS NULL OR e.name = $2)
+    ORDER BY e.name;
+END $$;
 COMMENT ON FUNCTION outbox.portal_endpoint IS
-'An endpoint whose tenant was checked, with its settings and how it is doing, as one object';
+'An endpoint of a tenant, or (NULL) all of them, with their settings and how they are doing, each as one object';
 
 -- Hints of an operator's functions are for operators.
 CREATE FUNCTION outbox.portal_change(tenant text, name text, settings jsonb, url text) RETURNS jsonb
@@ -273,9 +279,12 @@ BEGIN
     BEGIN
         IF url IS NOT NULL THEN
             PERFORM outbox.check_portal(url, NULL);
-            PERFORM outbox.create_endpoint(name, url, topics => COALESCE((p.given).topics, '{*}'),
-                                           filter => (p.given).filter, tenant => tenant);
-            settings := settings - '{topics,filter}'::text[];
+            -- NULL is the default of all these but the topics
+            PERFORM outbox.create_endpoint(name, url, tenant => tenant, topics => COALESCE((p.given).topics, '{*}'),
+                                           filter => (p.given).filter, format => (p.given).format,
+                                           headers => (p.given).headers, rate_limit => (p.given).rate_limit,
+                                           label => (p.given).label, metadata => (p.given).metadata);
+            settings := settings - '{topics,filter,format,headers,rate_limit,label,metadata}'::text[];
         ELSIF settings ?| '{topics,filter}'
               AND (SELECT count(*) FROM outbox.subscriptions v JOIN outbox.endpoint_settings e USING (endpoint_id)
                    WHERE e.name = portal_change.name) >= 100 THEN
@@ -297,7 +306,7 @@ BEGIN
                                         WHEN '' THEN 'Ask the operator.'
                                         ELSE 'Use another value.' END;
     END;
-    RETURN outbox.portal_endpoint(name);
+    RETURN outbox.portal_endpoint(tenant, name);
 END $$;
 COMMENT ON FUNCTION outbox.portal_change IS
 'Creates an endpoint with this URL, or (NULL) changes settings of one whose tenant was checked, and returns it';
@@ -311,11 +320,7 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 10 SET search_path = pg_catalog, p
 AS $$
 #variable_conflict use_column
 BEGIN
-    PERFORM outbox.portal_tenant($1);
-    RETURN QUERY
-    SELECT outbox.portal_endpoint(e.name) FROM outbox.endpoint_settings e
-    WHERE e.tenant = $1 AND ($2 IS NULL OR e.name = $2)
-    ORDER BY e.name;
+    RETURN QUERY SELECT * FROM outbox.portal_endpoint(outbox.portal_tenant($1), $2);
     IF $2 IS NOT NULL THEN
         PERFORM outbox.require_own($1, $2, FOUND);
     END IF;
@@ -333,6 +338,7 @@ DECLARE
     called text := COALESCE(name, 'ep-' || replace(outbox.new_event_id()::text, '-', ''));
     earlier text;
     most int4;
+    created jsonb;
 BEGIN
     PERFORM outbox.portal_spend(tenant);
     IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
@@ -354,17 +360,17 @@ BEGIN
     SELECT e.name INTO earlier FROM outbox.endpoint_settings e
     WHERE e.tenant = portal_create_endpoint.tenant AND e.idempotency_key = portal_create_endpoint.idempotency_key;
     IF FOUND THEN
-        RETURN outbox.portal_endpoint(earlier) || jsonb_build_object('secret', outbox.endpoint_secret(earlier));
+        RETURN outbox.portal_endpoint(tenant, earlier) || jsonb_build_object('secret', outbox.endpoint_secret(earlier));
     END IF;
     most := outbox.portal_limits(tenant) -> 'max_endpoints';
     IF (SELECT count(*) FROM outbox.endpoint_settings e WHERE e.tenant = portal_create_endpoint.tenant) >= most THEN
         RAISE EXCEPTION 'tenant "%" may have % endpoints at most', tenant, most
             USING ERRCODE = 'program_limit_exceeded', HINT = 'Drop one that is not used.';
     END IF;
-    PERFORM outbox.portal_change(tenant, called, settings, url);
+    created := outbox.portal_change(tenant, called, settings, url);
     UPDATE outbox.endpoint_settings e SET idempotency_key = portal_create_endpoint.idempotency_key
     WHERE e.name = called AND portal_create_endpoint.idempotency_key IS NOT NULL;
-    RETURN outbox.portal_endpoint(called) || jsonb_build_object('secret', outbox.endpoint_secret(called));
+    RETURN created || jsonb_build_object('secret', outbox.endpoint_secret(called));
 END $$;
 COMMENT ON FUNCTION outbox.portal_create_endpoint IS
 'Creates an endpoint of a tenant, within its limits, and returns it with its secret';
@@ -398,7 +404,7 @@ BEGIN
         SET state = 'paused', reason = 'paused by its tenant', state_since = clock_timestamp()
         WHERE e.endpoint_id = s.endpoint_id;
     END IF;
-    RETURN outbox.portal_endpoint(name);
+    RETURN outbox.portal_endpoint(tenant, name);
 END $$;
 COMMENT ON FUNCTION outbox.portal_pause_endpoint IS
 'Sends nothing more to an endpoint of a tenant until it is resumed, and returns it';
@@ -423,7 +429,7 @@ AS $$
 BEGIN
     PERFORM outbox.check_portal_paused(outbox.portal_own(tenant, name));
     PERFORM outbox.resume_endpoint(name);
-    RETURN outbox.portal_endpoint(name);
+    RETURN outbox.portal_endpoint(tenant, name);
 END $$;
 COMMENT ON FUNCTION outbox.portal_resume_endpoint IS
 'Goes on with an endpoint that its tenant paused or that was disabled, and returns it (55000: the operator paused it)';
@@ -461,7 +467,7 @@ AS $$
 BEGIN
     PERFORM outbox.portal_own(tenant, name);
     PERFORM outbox.rotate_secret(name, grace);
-    RETURN outbox.portal_endpoint(name) || jsonb_build_object('secret', outbox.endpoint_secret(name));
+    RETURN outbox.portal_endpoint(tenant, name) || jsonb_build_object('secret', outbox.endpoint_secret(name));
 END $$;
 COMMENT ON FUNCTION outbox.portal_rotate_secret IS
 'Gives an endpoint of a tenant another secret, and returns it with that, while requests carry both signatures during grace';

@@ -207,13 +207,14 @@ COMMENT ON FUNCTION outbox.set_secrets IS
 'Gives endpoints these secrets, by their names, in place of any they have, and returns how many';
 
 CREATE FUNCTION outbox.endpoint_secret(name text) RETURNS text
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
-    SELECT outbox.unseal(k.endpoint_id, 'secret', k.secret)
-    FROM outbox.endpoint_secrets k
-    WHERE k.endpoint_id = (SELECT e.endpoint_id FROM outbox.endpoint_settings e WHERE e.name = $1)
-    AND k.part = 0
-$$;
+BEGIN
+    RETURN (SELECT outbox.unseal(k.endpoint_id, 'secret', k.secret)
+            FROM outbox.endpoint_secrets k
+            WHERE k.endpoint_id = (SELECT e.endpoint_id FROM outbox.endpoint_settings e WHERE e.name = $1)
+            AND k.part = 0);
+END $$;
 COMMENT ON FUNCTION outbox.endpoint_secret IS
 'The secret that requests to the endpoint are signed with (NULL: none, or no such endpoint)';
 

@@ -117,8 +117,8 @@ COMMENT ON COLUMN outbox.log_size.max_seq IS 'highest number that was drawn (0: 
 -- A function, so that PostgreSQL does not take the view for dear enough to compile it:
 -- a worker publishes these figures, and it is called only where none does.
 CREATE FUNCTION outbox.parked_count(endpoint_id int4, status text) RETURNS int8
-LANGUAGE sql STABLE SECURITY DEFINER COST 1 SET search_path = pg_catalog, pg_temp
-AS $$ SELECT count(*) FROM outbox.parked k WHERE k.endpoint_id = $1 AND k.status = $2 $$;
+LANGUAGE plpgsql STABLE SECURITY DEFINER COST 1 SET search_path = pg_catalog, pg_temp
+AS $$ BEGIN RETURN (SELECT count(*) FROM outbox.parked k WHERE k.endpoint_id = $1 AND k.status = $2); END $$;
 COMMENT ON FUNCTION outbox.parked_count IS 'How many parked deliveries of an endpoint have this status';
 
 -- Until a worker has heard of a change of the state, its figures are of the former one.

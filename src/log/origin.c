@@ -136,25 +136,29 @@ pull_back_events(void)
 					 (Oid[]){XID8OID, XID8OID}, args, NULL);
 }
 
-void
+OutboxOrigin
 outbox_origin_claim(void)
 {
-	int64 epoch;
-	bool  zero;
+	OutboxOrigin origin;
+	int64		 epoch;
+	bool		 zero;
 
 	/*
 	 * One session at a time makes the row.  The lock conflicts with that of an INSERT,
 	 * and stays until the transaction ends.  So it is taken only where there is no row
 	 * yet: one open transaction would else stop all that create an endpoint.
 	 */
-	if (outbox_origin(&epoch, &zero, true) != OUTBOX_ORIGIN_NONE)
-		return;
+	origin = outbox_origin(&epoch, &zero, true);
+	if (origin != OUTBOX_ORIGIN_NONE)
+		return origin;
 	outbox_query("LOCK TABLE outbox.origins IN SHARE ROW EXCLUSIVE MODE", 0, NULL, NULL,
 				 NULL);
-	if (outbox_origin(&epoch, &zero, true) != OUTBOX_ORIGIN_NONE)
-		return;
+	origin = outbox_origin(&epoch, &zero, true);
+	if (origin != OUTBOX_ORIGIN_NONE)
+		return origin;
 	make_origin(random_epoch(), true);
 	pull_back_events();
+	return OUTBOX_ORIGIN_OURS;
 }
 
 /* Closes all former origins and makes a new one.  The caller has locked the table. */
@@ -176,15 +180,10 @@ own(int64 epoch)
  */
 OUTBOX_FUNCTION(outbox_claim_log_1_0, 1)
 {
-	int64 epoch;
-	bool  zero;
-
 	SPI_connect();
 	if (!PG_ARGISNULL(0))
 		own(PG_GETARG_INT64(0));
-	else
-		outbox_origin_claim();
-	if (PG_ARGISNULL(0) && outbox_origin(&epoch, &zero, true) == OUTBOX_ORIGIN_LOST)
+	else if (outbox_origin_claim() == OUTBOX_ORIGIN_LOST)
 		ereport(
 			ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),

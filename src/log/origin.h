@@ -26,8 +26,8 @@ extern OutboxOrigin outbox_origin(int64 *epoch, bool *zero, bool thorough);
 
 /*
  * Makes the log that of this system and database, if it has no origin yet and needs
- * none.  Needs SPI.
+ * none, and returns what it is then.  Needs SPI.
  */
-extern void outbox_origin_claim(void);
+extern OutboxOrigin outbox_origin_claim(void);
 
 #endif /* OUTBOX_ORIGIN_H */

@@ -251,19 +251,22 @@ read_settings(ArrayType *ids, OutboxApplyEndpointRow apply, void *arg)
 	uint64		   n;
 	bool		   expired = false;
 
+	/* The worker's plans are generic: one for all endpoints would read all for one. */
 	portal = SPI_cursor_open_with_args(
 		NULL,
-		OUTBOX_SELECT(
-			COLUMNS) ", p.*"
-					 " FROM outbox.endpoint_settings s LEFT JOIN outbox.endpoint_secrets k"
-					 " ON k.endpoint_id = s.endpoint_id"
-					 " AND k.part = 0"
-					 " LEFT JOIN outbox.tenant_limits_here l ON l.tenant = s.tenant"
-					 " LEFT JOIN outbox.tenant_limits_here a ON a.tenant = ''"
-					 " LEFT JOIN LATERAL " OUTBOX_POSITION_OF(
-						 "s.endpoint_id") " p ON true"
-										  " WHERE $1 IS NULL OR s.endpoint_id = ANY ($1)"
-										  " ORDER BY s.endpoint_id",
+		psprintf(
+			OUTBOX_SELECT(
+				COLUMNS) ", p.*"
+						 " FROM outbox.endpoint_settings s LEFT JOIN outbox.endpoint_secrets k"
+						 " ON k.endpoint_id = s.endpoint_id"
+						 " AND k.part = 0"
+						 " LEFT JOIN outbox.tenant_limits_here l ON l.tenant = s.tenant"
+						 " LEFT JOIN outbox.tenant_limits_here a ON a.tenant = ''"
+						 " LEFT JOIN LATERAL " OUTBOX_POSITION_OF(
+							 "s.endpoint_id") " p ON true"
+											  " WHERE %s"
+											  " ORDER BY s.endpoint_id",
+			ids ? "s.endpoint_id = ANY ($1)" : "$1 IS NULL"),
 		1, (Oid[]){INT4ARRAYOID}, args, ids ? " " : "n", false, 0);
 
 	/*

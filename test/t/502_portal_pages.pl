@@ -1,0 +1,108 @@
+# What a function of the portal reads does not grow with the endpoints of all tenants, nor with what they did.
+# Nor does what a worker reads when one of them is changed.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+# without a worker, so that only the calls read and write
+my $node = outbox_node('main', conf => "outbox.databases = 'none'\nautovacuum = off\n");
+
+sub ask
+{
+	return $node->safe_psql('postgres', $_[0]);
+}
+
+sub create
+{
+	my ($first, $last) = @_;
+	ask("SELECT count(outbox.create_endpoint('e' || i, 'https://example.com/', topics => '{a}', tenant => 't' || i / 4))
+	     FROM generate_series($first, $last) i");
+}
+
+my $replay = "SELECT outbox.portal_replay('t1', 'e4', now() - interval '1 hour', now())";
+my @calls = (
+	"SELECT outbox.portal_endpoints('t1')",
+	"SELECT outbox.portal_endpoints('t1', 'e4')",
+	"SELECT outbox.portal_secret('t1', 'e4')",
+	"SELECT outbox.portal_deliveries('t1', 'e4')",
+	"SELECT outbox.portal_attempts('t1', 'e4')",
+	"SELECT outbox.portal_figures('t1', 'e4')",
+	"SELECT outbox.portal_create_endpoint('t1', 'https://example.com/', '{\"label\": \"x\", \"timeout\": \"5 s\"}', name => 'NEW', idempotency_key => 'NEW')",
+	"SELECT outbox.portal_alter_endpoint('t1', 'e4', '{\"label\": \"NEW\"}')",
+	"SELECT outbox.portal_alter_endpoint('t1', 'e4', '{\"url\": \"https://example.com/NEW\", \"topics\": [\"NEW\"]}')",
+	"SELECT outbox.portal_pause_endpoint('t1', 'e4')",
+	"SELECT outbox.portal_resume_endpoint('t1', 'e4')",
+	"SELECT outbox.portal_rotate_secret('t1', 'e4')",
+	"SELECT outbox.portal_send_test('t1', 'e4')",
+	"SELECT outbox.portal_retry('t1', 'e4')",
+	$replay,
+	"SELECT outbox.portal_replays('t1', 'e4')",
+	"SELECT outbox.portal_drop_endpoint('t1', 'NEW', discard => true)");
+my $made = 0;
+
+# Pages that each call reads once its session has been warmed up by the same calls
+sub pages
+{
+	ask("SELECT outbox.set_portal_limits(max_endpoints => 100, settings => '{url,topics,label,timeout}')");
+	my (@sql, %pages);
+	foreach my $round (1, 2)
+	{
+		$made++;
+		foreach my $call (@calls)
+		{
+			my $sql = $call =~ s/NEW/new$made/gr;
+			push @sql, $round == 1 ? "$sql \\g /dev/null" : "EXPLAIN (ANALYZE, BUFFERS, TIMING off, COSTS off) $sql;";
+		}
+	}
+	my @shown = split /^(?=(?:ProjectSet|Result) )/m, ask(join "\n", @sql);
+	is(scalar @shown, scalar @calls, 'each call was explained');
+	foreach my $call (@calls)
+	{
+		my ($line) = shift(@shown) =~ /(Buffers:.*)/;
+		my %n = ($line // '') =~ /(hit|read)=(\d+)/g;
+		$pages{$call} = ($n{hit} // 0) + ($n{read} // 0);
+	}
+	return \%pages;
+}
+
+ask("SELECT outbox.set_portal_limits(max_calls => 100000)");
+create(1, 10);
+ask("SELECT outbox.emit('a', '{}', tenant => 't1') FROM generate_series(1, 50)");
+my $few = pages();
+create(11, 5000);
+ask('VACUUM ANALYZE');
+my $many = pages();
+
+# Indexes are deeper.
+foreach my $call (@calls)
+{
+	my $bound = $few->{$call} * 1.25 + 50;
+	cmp_ok($many->{$call}, '<=', $bound, "$call, pages ($few->{$call} with 10 endpoints)");
+}
+
+# The worker counts when it ends.
+sub rows_read
+{
+	$node->restart;
+	return ask("SELECT sum(seq_tup_read + idx_tup_fetch) FROM pg_stat_user_tables WHERE relname IN ('endpoint_settings', 'endpoint_secrets')");
+}
+
+$node->append_conf('postgresql.conf', "outbox.databases = 'postgres'\n");
+rows_read();
+wait_sql($node, "SELECT state = 'running' FROM outbox.status");
+rows_read();
+my @ids = split /\n/, ask("SELECT endpoint_id FROM outbox.endpoint_settings WHERE name = ANY (ARRAY(SELECT 'e' || 4 * n FROM generate_series(1, 60) n)) ORDER BY endpoint_id");
+ask('SELECT pg_stat_reset()');
+foreach my $n (1 .. @ids)
+{
+	ask("SELECT outbox.portal_pause_endpoint('t$n', 'e' || 4 * $n)");
+	wait_sql($node, "SELECT state = 'paused' FROM outbox.endpoint_stats($ids[$n - 1])");
+}
+# A worker reads all at its start, and from time to time.
+cmp_ok(rows_read(), '<=', 1000 * @ids, 'rows that ' . @ids . ' changes read');
+$node->stop;
+
+done_testing();
