@@ -1,5 +1,5 @@
-# What a function of the portal reads does not grow with the endpoints of all tenants, nor with what they did.
-# Nor does what a worker reads when one of them is changed.
+# The pages that a function of the portal reads do not grow with the number of endpoints.
+# Nor do the rows that a worker reads when one endpoint is changed.
 use strict;
 use warnings;
 
