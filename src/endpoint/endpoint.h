@@ -142,6 +142,7 @@ typedef struct OutboxHistogram
 	int64  minute[OUTBOX_HISTOGRAM_MINUTES]; /* the minute since 2000 that each row
 											  * counts */
 	uint32 count[OUTBOX_HISTOGRAM_MINUTES][OUTBOX_HISTOGRAM_BUCKETS];
+	int	   nbuckets; /* those from here on are 0 */
 } OutboxHistogram;
 
 /* States of the rows of outbox.parked that are counted. */

@@ -26,12 +26,12 @@ const char *const outbox_endpoint_states[] = {
 double
 outbox_percentile(const uint32 *counts, int64 total, double p)
 {
-	int64 seen = 0;
+	int64 wanted = (int64) ceil(p * total);
 
 	for (int i = 0; i < OUTBOX_HISTOGRAM_BUCKETS; i++)
 	{
-		seen += counts[i];
-		if (seen >= p * total)
+		wanted -= counts[i];
+		if (wanted <= 0)
 			return exp2((i + 0.5) / 4) / 1000.0;
 	}
 	return -1;
@@ -51,7 +51,7 @@ fill_latency(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 	{
 		if (ep->tally->latency->minute[row] <= minute - OUTBOX_HISTOGRAM_MINUTES)
 			continue;
-		for (int i = 0; i < OUTBOX_HISTOGRAM_BUCKETS; i++)
+		for (int i = 0; i < ep->tally->latency->nbuckets; i++)
 		{
 			sum[i] += ep->tally->latency->count[row][i];
 			total += ep->tally->latency->count[row][i];

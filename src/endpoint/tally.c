@@ -409,7 +409,9 @@ outbox_tally_latency(OutboxEndpoint *ep, int64 usec, TimestampTz now)
 		ep->tally->latency->minute[row] = minute;
 	}
 	bucket = usec <= 1 ? 0 : quarter_doublings((uint64) usec);
-	ep->tally->latency->count[row][Min(bucket, OUTBOX_HISTOGRAM_BUCKETS - 1)]++;
+	bucket = Min(bucket, OUTBOX_HISTOGRAM_BUCKETS - 1);
+	ep->tally->latency->count[row][bucket]++;
+	ep->tally->latency->nbuckets = Max(ep->tally->latency->nbuckets, bucket + 1);
 }
 
 void

@@ -7,6 +7,7 @@
 
 #include "catalog/pg_type.h"
 #include "miscadmin.h"
+#include "replication/slot.h"
 #include "replication/walsender.h"
 #include "replication/walsender_private.h"
 #include "storage/lmgr.h"
@@ -27,10 +28,10 @@
  * change costs as much as writing their rows.
  *
  * To empty the full table, an exclusive lock is needed, also on standbys.  There it
- * cancels sessions with a lock on the positions, pg_dump for example.  So it is done
- * every COMPACT_EVERY µs at most, and where a standby says by hot_standby_feedback that
- * it is read, only after MANY_POSITION_ROWS.  Nothing reads all rows, so many cost no
- * more than their place.
+ * cancels sessions with a lock on the positions, pg_dump for example.  So where there may
+ * be a standby, it is done every COMPACT_EVERY µs at most, and where one says by
+ * hot_standby_feedback that it is read, only after MANY_POSITION_ROWS.  Nothing reads all
+ * rows, so many cost no more than their place, and a longer way to each in the index.
  *
  * The numbers are smaller in a library with crash points, so that a test reaches them soon.
  */
@@ -67,38 +68,47 @@ outbox_compaction_init(OutboxDatabase *database)
 	db = database;
 }
 
-/* True if a standby holds xids back here, through a slot or without one. */
+/*
+ * True if a standby may replay this server's WAL.  '*is_read': it holds xids back here,
+ * through a slot or without one.
+ */
 static bool
-standby_is_read(void)
+may_have_standby(bool *is_read)
 {
 	TransactionId xmin;
 	TransactionId catalog_xmin;
+	bool		  may = XLogArchivingActive();
 
 	ProcArrayGetReplicationSlotXmin(&xmin, &catalog_xmin);
-	for (int i = 0; i < max_wal_senders && !TransactionIdIsValid(xmin); i++)
+	for (int i = 0; i < max_replication_slots; i++)
+		may = may || ReplicationSlotCtl->replication_slots[i].in_use;
+	for (int i = 0; i < max_wal_senders; i++)
 	{
 		int			  pid = *(volatile int *) &WalSndCtl->walsnds[i].pid;
 		const PGPROC *proc = pid ? BackendPidGetProc(pid) : NULL;
 
-		xmin = proc ? proc->xmin : InvalidTransactionId;
+		may = may || pid != 0;
+		if (proc && TransactionIdIsValid(proc->xmin))
+			xmin = proc->xmin;
 	}
-	return TransactionIdIsValid(xmin);
+	*is_read = TransactionIdIsValid(xmin);
+	return may;
 }
 
 bool
 outbox_positions_want_compaction(TimestampTz now)
 {
 	uint32 rows = pg_atomic_read_u32(&db->position_rows);
+	bool   is_read;
 
 	if (!outbox_serves_database() || now < compact_at ||
 		rows <= (uint32) Max(MAX_POSITION_ROWS, ROWS_PER_KEPT * compacted))
 		return false;
 	if (rows > (uint32) Max(MANY_POSITION_ROWS, ROWS_PER_KEPT * compacted))
 		return true;
-	if (now - compacted_at < COMPACT_EVERY)
-		return false;
 	compact_at = now + COMPACT_AGAIN; /* to look for standbys again */
-	return !standby_is_read();
+	return !may_have_standby(&is_read) ||
+		(!is_read && now - compacted_at >= COMPACT_EVERY);
 }
 
 /*

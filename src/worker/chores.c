@@ -68,7 +68,7 @@ something_to_settle(TimestampTz now)
 	bool	   sharing = outbox_settle_may_share(&outbox_loop.to_settle);
 	dlist_iter iter;
 
-	if (outbox_loop.due.settle_since != 0 || outbox_loop.traffic.unsettled > 0 ||
+	if (outbox_loop.due.settle_at != 0 || outbox_loop.traffic.unsettled > 0 ||
 		outbox_loop.roster.recreating || outbox_shares_leaving() ||
 		outbox_own_events_waits() || totals_due() <= now ||
 		outbox_settle_behind_at(&outbox_loop.to_settle) <= now ||
@@ -139,34 +139,36 @@ compact_positions(void *arg)
 void
 outbox_settle_step(TimestampTz now, bool final)
 {
-	bool due = outbox_loop.due.settle_since != 0 &&
-		now - outbox_loop.due.settle_since >= outbox_settle_interval * INT64CONST(1000);
+	bool		due = outbox_loop.due.settle_at != 0 && outbox_loop.due.settle_at <= now;
+	TimestampTz begun;
 
 	if (!final && !due && outbox_loop.traffic.unsettled < OUTBOX_SETTLE_AFTER)
 	{
-		if (outbox_loop.due.settle_since == 0 && something_to_settle(now))
-			outbox_loop.due.settle_since = now;
+		if (something_to_settle(now))
+			outbox_loop_want_settle(now);
 		return;
 	}
 	if (!final && now < outbox_loop.due.retry_locks_at)
 		return;
+	begun = GetCurrentTimestamp();
 	settle_those_that_share();
 	if (!outbox_settle(&outbox_loop.to_settle, &outbox_loop.head, final))
 	{
 		outbox_loop.due.retry_locks_at = now + OUTBOX_RETRY_LOCKS_AFTER;
 		return;
 	}
+	outbox_loop.due.settle_took += GetCurrentTimestamp() - begun;
 	if (outbox_settle_was_released())
 		outbox_loop.commands_pending = true;
 	outbox_loop.traffic.refill_all = true;
 	outbox_busy_add_settled(); /* lanes may have advanced */
 	if (outbox_loop.to_settle.more)
 	{
-		outbox_loop.due.settle_since = now - outbox_settle_interval * INT64CONST(1000);
+		outbox_loop.due.settle_at = now;
 		return;
 	}
 	outbox_loop.traffic.unsettled = 0;
-	outbox_loop.due.settle_since = 0;
+	outbox_loop.due.settle_at = 0;
 	if (outbox_reader_wants_followers(&outbox_loop.roster.busy))
 		outbox_reader_followers_ended(&outbox_loop.roster.busy,
 									  !outbox_step_run(OUTBOX_STEP_FOLLOWERS,
@@ -232,7 +234,7 @@ run_retention(void *now)
 	if (outbox_retention_checks_log(*(TimestampTz *) now))
 	{
 		outbox_settle_step(*(TimestampTz *) now, true);
-		if (outbox_loop.due.settle_since != 0)
+		if (outbox_loop.due.settle_at != 0)
 			return;
 	}
 	outbox_retention_run();
@@ -290,9 +292,9 @@ carry_out(const Chore *c, TimestampTz now)
 	{
 		/* In parts: the next round goes on. */
 		begun = GetCurrentTimestamp();
-		outbox_loop.due.settle_since = now - outbox_settle_interval * INT64CONST(1000);
+		outbox_loop.due.settle_at = now;
 		outbox_settle_step(now, false);
-		if (outbox_loop.due.settle_since != 0)
+		if (outbox_loop.due.settle_at != 0)
 			return;
 	}
 	if (c->step == OUTBOX_STEPS)
@@ -351,10 +353,8 @@ outbox_chores_next_time(void)
 {
 	TimestampTz until = outbox_step_next_time();
 
-	if (outbox_loop.due.settle_since != 0)
-		until = Min(until,
-					outbox_loop.due.settle_since +
-						outbox_settle_interval * INT64CONST(1000));
+	if (outbox_loop.due.settle_at != 0)
+		until = Min(until, outbox_loop.due.settle_at);
 	else
 	{
 		until = Min(until, outbox_settle_behind_at(&outbox_loop.to_settle));

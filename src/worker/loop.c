@@ -4,7 +4,12 @@
  */
 #include "base/outbox.h"
 
+#include "base/settings.h"
 #include "worker/loop.h"
+
+/* Settling takes one µs of so many, where no outcome waits longer than LATEST (µs) for it. */
+#define SETTLE_SHARE 20
+#define SETTLE_LATEST (100 * 1000)
 
 OutboxLoop outbox_loop = {
 	.roster = {.busy = DLIST_STATIC_INIT(outbox_loop.roster.busy),
@@ -21,6 +26,17 @@ bool
 outbox_loop_reload_is_due(void)
 {
 	return pg_atomic_read_u64(outbox_loop.changed) != outbox_loop.seen_changed;
+}
+
+void
+outbox_loop_want_settle(TimestampTz now)
+{
+	if (outbox_loop.due.settle_at != 0)
+		return;
+	outbox_loop.due.settle_at = now +
+		Max(outbox_settle_interval * INT64CONST(1000),
+			Min(outbox_loop.due.settle_took * SETTLE_SHARE, SETTLE_LATEST));
+	outbox_loop.due.settle_took = 0;
 }
 
 int
@@ -44,11 +60,12 @@ outbox_loop_place_of(int32 id)
 OutboxEndpoint *
 outbox_loop_find(int32 id)
 {
-	static int last; /* where one was found: most are asked for several times in a row */
+	static int places[4096]; /* where they were found, by the end of the id */
+	int		  *place = &places[(uint32) id % lengthof(places)];
 
-	if (last >= outbox_loop.roster.n || outbox_loop.roster.endpoints[last]->id != id)
-		last = outbox_loop_place_of(id);
-	if (last == outbox_loop.roster.n || outbox_loop.roster.endpoints[last]->id != id)
+	if (*place >= outbox_loop.roster.n || outbox_loop.roster.endpoints[*place]->id != id)
+		*place = outbox_loop_place_of(id);
+	if (*place == outbox_loop.roster.n || outbox_loop.roster.endpoints[*place]->id != id)
 		return NULL;
-	return outbox_loop.roster.endpoints[last];
+	return outbox_loop.roster.endpoints[*place];
 }

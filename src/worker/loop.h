@@ -35,8 +35,8 @@ typedef struct OutboxLoopTraffic
 /* Times.  Written by chores.c, publish.c and worker.c. */
 typedef struct OutboxLoopDue
 {
-	TimestampTz settle_since;	/* since when something has waited to be settled (0:
-								 * nothing does) */
+	TimestampTz settle_at;		/* of what waits to be settled (0: nothing does) */
+	int64		settle_took;	/* µs of settling since then */
 	TimestampTz retry_locks_at; /* steps that need a lock which was not free are not tried
 								 * before */
 } OutboxLoopDue;
@@ -70,6 +70,12 @@ extern OutboxLoop outbox_loop;
  */
 extern OutboxEndpoint *outbox_loop_find(int32 id);
 extern int			   outbox_loop_place_of(int32 id);
+
+/*
+ * Something waits to be settled.  It waits for outbox.settle_interval, and for longer where
+ * the last settle took long, so that settling takes a small part of the time.
+ */
+extern void outbox_loop_want_settle(TimestampTz now);
 
 /* True if settings have changed since they were read. */
 extern bool outbox_loop_reload_is_due(void);

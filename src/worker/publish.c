@@ -245,8 +245,7 @@ outbox_publish(TimestampTz now)
 		if (outbox_settle_wants(ep))
 		{
 			outbox_settle_add(&outbox_loop.to_settle, ep);
-			if (outbox_loop.due.settle_since == 0)
-				outbox_loop.due.settle_since = now;
+			outbox_loop_want_settle(now);
 		}
 		if (ep->tally->figures_until <= now)
 			outbox_tally_end_figures(ep);

@@ -98,16 +98,9 @@ static XLogRecPtr  send_from_lsn;	/* nothing at all is sent before the WAL is du
 static XLogRecPtr  needed_lsn; /* events that were read wait for the WAL up to here */
 
 static void
-want_settle(TimestampTz now)
-{
-	if (outbox_loop.due.settle_since == 0)
-		outbox_loop.due.settle_since = now;
-}
-
-static void
 delivery_ended(OutboxEndpoint *ep, TimestampTz now)
 {
-	want_settle(now);
+	outbox_loop_want_settle(now);
 	outbox_busy_add(ep);
 	if (ep->feed->drop_window)
 		outbox_window_drop(ep, &outbox_loop.head);
@@ -344,7 +337,7 @@ shares_step(TimestampTz now)
 	{
 		outbox_roster_leave();
 		outbox_leftovers_leave();
-		want_settle(now);
+		outbox_loop_want_settle(now);
 	}
 	outbox_loop.database_ours = outbox_loop.database_ours && outbox_serves_database();
 }
@@ -395,7 +388,7 @@ reload_step(TimestampTz now)
 	wakeup_at = now; /* an endpoint may start behind the last tick */
 	outbox_loop.commands_pending = true;
 	outbox_loop.replays_changed = true;
-	want_settle(now);
+	outbox_loop_want_settle(now);
 }
 
 /*
@@ -411,7 +404,7 @@ time_to_sleep(TimestampTz examined_at, bool more)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	TimestampTz until = Min(outbox_publish_next_time(), outbox_chores_next_time());
-	bool		sharing = outbox_loop.due.settle_since == 0 &&
+	bool		sharing = outbox_loop.due.settle_at == 0 &&
 		outbox_settle_may_share(&outbox_loop.to_settle);
 	dlist_iter iter;
 	Reading	   r;

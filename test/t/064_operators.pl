@@ -273,7 +273,7 @@ like(refused("$as SELECT * FROM outbox.endpoint_secrets"), qr/42501/, 'but it re
 like(refused("SET SESSION AUTHORIZATION stranger; SELECT outbox.retry('a')"), qr/42501/,
 	'and a stranger may do nothing');
 # What memory has and has not sent is taken back like any other, also while its endpoint is paused
-endpoint($node, $receiver, 'u', '/ok/u', "topics => '{u.*}', max_in_flight => 1, max_attempts => 1000, backoff_base => '10 ms', backoff_max => '10 ms'");
+endpoint($node, $receiver, 'u', '/ok/u', "topics => '{u.*}', max_in_flight => 1, max_attempts => 1000, backoff_base => '200 ms', backoff_max => '200 ms'");
 $receiver->control(path => '/ok/u', behave => '/status/500');
 my @loaded = map { emit($node, 'u.one', '{}', "key => '$_'") } qw(a a b b);
 becomes($loaded[$_], 'retrying', 'waits for a retry') foreach 0, 2;
