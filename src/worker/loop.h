@@ -32,7 +32,7 @@ typedef struct OutboxLoopTraffic
 	bool  refill_all;	   /* true if an endpoint may have got slots or work */
 } OutboxLoopTraffic;
 
-/* Times.  Written by chores.c and loop.c. */
+/* Times.  Written by chores.c, loop.c and worker.c. */
 typedef struct OutboxLoopDue
 {
 	TimestampTz settle_at;		/* of what waits to be settled (0: nothing does) */
