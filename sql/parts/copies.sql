@@ -138,14 +138,10 @@ DECLARE
     newest int8;
     last_round boolean;
     round int4 := 0;
-    has_filters boolean;
     here record;
-    place record;
-    far int8;
     lowest int8;
-    ids int4[] := '{}';
-    fars int8[] := '{}';
-    places int8[];
+    ids int4[];
+    fars int8[];
     tick int8;
     number int8;
     due int8;
@@ -255,46 +251,71 @@ BEGIN
     ON CONFLICT DO NOTHING;
     UPDATE outbox.replays SET finished_at = now() WHERE finished_at IS NULL;
 
-    -- How far each endpoint has read, in the order of numbers.  The events before that
-    -- which it has not read, because their transaction committed late, are parked.
-    lowest := top;
-    FOR place IN
-        SELECT p.read::text::pg_snapshot AS read, p.reading::text::pg_snapshot AS reading, p.last_seq,
-               array_agg(p.endpoint_id) AS endpoints
-        FROM outbox.endpoint_positions p
-        GROUP BY p.read::text, p.reading::text, p.last_seq
-    LOOP
-        SELECT e.seq INTO far FROM outbox.events e
-        CROSS JOIN LATERAL (SELECT outbox.log_xid(e.epoch, e.xid) AS xid) x
-        WHERE e.seq <= top AND (pg_visible_in_snapshot(x.xid, place.read)
-            OR (place.reading IS NOT NULL AND e.seq <= place.last_seq
-                AND pg_visible_in_snapshot(x.xid, place.reading)))
-        ORDER BY e.seq DESC LIMIT 1;
-        far := COALESCE(far, 0);
+    -- How far each endpoint has read, in the order of numbers: one pass over the log finds
+    -- it for all of them.  Snapshots are numbered in their order, and each event has the
+    -- number of the first one that sees it.  The events before that which an endpoint has
+    -- not read, because their transaction committed late, are parked.  They are found as a
+    -- worker finds them (src/log/README.md).
+    WITH p AS MATERIALIZED (
+        SELECT q.read::text AS read, q.reading::text AS reading, q.last_seq, q.seq, q.seq_low,
+               array_agg(q.endpoint_id) AS endpoints
+        FROM outbox.endpoint_positions q GROUP BY 1, 2, 3, 4, 5),
+    s AS MATERIALIZED (
+        SELECT t.snapshot, pg_snapshot_xmax(t.snapshot::pg_snapshot) AS xmax,
+               row_number() OVER (ORDER BY pg_snapshot_xmax(t.snapshot::pg_snapshot),
+                   (SELECT count(*) FROM pg_snapshot_xip(t.snapshot::pg_snapshot)) DESC, t.snapshot) AS n
+        FROM (SELECT p.read FROM p UNION SELECT p.reading FROM p) t (snapshot) WHERE t.snapshot IS NOT NULL),
+    listed AS (
+        SELECT l.xid, min(l.n) AS first, max(l.n) FILTER (WHERE l.n - l.before = l.least) + 1 AS next
+        FROM (SELECT k.*, min(k.n - k.before) OVER (PARTITION BY k.xid) AS least
+              FROM (SELECT x.xid, s.n, row_number() OVER (PARTITION BY x.xid ORDER BY s.n) AS before
+                    FROM s CROSS JOIN LATERAL pg_snapshot_xip(s.snapshot::pg_snapshot) x (xid)) k) l
+        GROUP BY l.xid),
+    seen AS (
+        SELECT CASE WHEN l.first = e.n THEN l.next ELSE e.n END AS n, e.seq
+        FROM (SELECT i.xid, i.seq, width_bucket(i.xid, (SELECT array_agg(s.xmax ORDER BY s.n) FROM s)) + 1 AS n
+              FROM (SELECT outbox.log_xid(q.epoch, q.xid) AS xid, q.seq FROM outbox.events q
+                    WHERE q.epoch <> -1 AND q.seq <= top) i
+              WHERE i.xid IS NOT NULL) e
+        LEFT JOIN listed l ON l.xid = e.xid),
+    r AS MATERIALIZED (
+        SELECT s.snapshot, max(max(u.seq)) OVER (ORDER BY u.n) AS far
+        FROM (SELECT seen.n, seen.seq FROM seen UNION ALL SELECT s.n, 0 FROM s) u
+        LEFT JOIN s USING (n) GROUP BY u.n, s.snapshot),
+    f AS MATERIALIZED (
+        SELECT p.read::pg_snapshot AS read, p.reading::pg_snapshot AS reading, p.last_seq, p.endpoints,
+               COALESCE(p.reading, p.read)::pg_snapshot AS latest, LEAST(p.seq, p.seq_low) AS low,
+               GREATEST(a.far, CASE WHEN p.reading IS NOT NULL THEN LEAST(p.last_seq, b.far) END) AS far
+        FROM p JOIN r a ON a.snapshot = p.read LEFT JOIN r b ON b.snapshot = p.reading),
+    late AS (
         INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status, reason, attempts, next_attempt_at,
-        parked_at)
+            parked_at)
         SELECT s.endpoint_id, e.seq, e.id, outbox.order_key(e.tenant, e.key), v.*, 0, now(), now()
-        FROM outbox.events e
+        FROM f
+        CROSS JOIN LATERAL (
+            SELECT q.* FROM outbox.events q
+            WHERE q.xid = ANY (ARRAY(SELECT pg_snapshot_xip(f.latest))) AND q.seq <= f.far
+            UNION ALL
+            SELECT q.* FROM outbox.events q
+            WHERE f.reading IS NOT NULL AND q.xid = ANY (ARRAY(SELECT pg_snapshot_xip(f.read)))
+            AND q.seq > f.last_seq AND q.seq <= f.far
+            UNION ALL
+            SELECT q.* FROM outbox.events q WHERE q.seq > f.low AND q.seq <= f.far) e
         CROSS JOIN LATERAL (SELECT outbox.log_xid(e.epoch, e.xid) AS xid) x
-        JOIN outbox.endpoint_settings s ON s.endpoint_id = ANY (place.endpoints)
+        JOIN outbox.endpoint_settings s ON s.endpoint_id = ANY (f.endpoints)
         CROSS JOIN LATERAL outbox.adopted_status(s, e.key, e.payload) v
-        WHERE e.xid >= pg_snapshot_xmin(place.read) AND e.seq <= far AND e.epoch <> -1
-        AND NOT pg_visible_in_snapshot(x.xid, place.read)
-        AND NOT (place.reading IS NOT NULL AND e.seq <= place.last_seq
-                 AND pg_visible_in_snapshot(x.xid, place.reading))
+        WHERE e.epoch <> -1 AND NOT pg_visible_in_snapshot(x.xid, f.read)
+        AND NOT (f.reading IS NOT NULL AND e.seq <= f.last_seq AND pg_visible_in_snapshot(x.xid, f.reading))
         AND (s.tenant IS NULL OR s.tenant = e.tenant) AND outbox.topic_in(e.topic, s.topics)
         AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE
-        ON CONFLICT DO NOTHING;
-        lowest := LEAST(lowest, far);
-        ids := ids || place.endpoints;
-        fars := fars || array_fill(far, ARRAY[cardinality(place.endpoints)]);
-    END LOOP;
+        ON CONFLICT DO NOTHING)
+    SELECT array_agg(i.id), array_agg(f.far), COALESCE(min(f.far), top)
+    INTO ids, fars, lowest
+    FROM f CROSS JOIN LATERAL unnest(f.endpoints) i (id);
 
     UPDATE outbox.kept_events k SET epoch = new_epoch, xid = own WHERE k.epoch = -1;
     SELECT count(*) INTO n FROM outbox.parked k JOIN outbox.endpoint_settings s USING (endpoint_id)
     WHERE k.status IN ('retrying', 'blocked');
-    places := ARRAY(SELECT DISTINCT u.far FROM unnest(fars) u (far) ORDER BY 1);
-    has_filters := EXISTS (SELECT 1 FROM outbox.endpoint_settings s WHERE s.filter IS NOT NULL);
 
     -- Undelivered events become events of this log, and are counted.  The events of a
     -- round are those that were committed when the locks were taken, after those of the
@@ -308,36 +329,32 @@ BEGIN
         UPDATE outbox.scheduled e SET epoch = new_epoch, xid = own
         WHERE e.epoch <> new_epoch AND outbox.log_xid(e.epoch, e.xid) IS NOT NULL;
 
-        -- Without a filter, events of one tenant and topic are counted together, between
-        -- two places where endpoints have stopped.  With one, each event is judged.
-        WITH u AS MATERIALIZED (
+        -- Events of one topic, of a tenant and of all ('' is none), are counted between two
+        -- places where endpoints have stopped: how many are there and later.
+        WITH p AS MATERIALIZED (
+            SELECT v.far, dense_rank() OVER (ORDER BY v.far) AS place, s.endpoint_id, s.tenant, s.topics
+            FROM unnest(ids, fars) v (id, far) JOIN outbox.endpoint_settings s ON s.endpoint_id = v.id),
+        u AS MATERIALIZED (
             UPDATE outbox.events e SET epoch = new_epoch, xid = own
             WHERE e.seq > lowest AND e.seq <= newest AND e.epoch <> new_epoch
             AND outbox.log_xid(e.epoch, e.xid) IS NOT NULL
-            RETURNING e.seq, e.tenant, e.topic, CASE WHEN has_filters THEN e.payload END AS payload),
-        p AS MATERIALIZED (
-            SELECT v.far, width_bucket(v.far, places) AS place, s.*
-            FROM unnest(ids, fars) v (id, far) JOIN outbox.endpoint_settings s ON s.endpoint_id = v.id),
-        f AS MATERIALIZED (SELECT p.* FROM p WHERE p.filter IS NOT NULL),
-        g AS MATERIALIZED (
-            SELECT u.tenant, u.topic, width_bucket(u.seq - 1, places) AS place, count(*) AS n
-            FROM u GROUP BY 1, 2, 3),
-        k AS MATERIALIZED (
-            SELECT q.endpoint_id, u.seq, u.tenant, u.topic FROM u JOIN outbox.parked q USING (seq))
-        SELECT COALESCE((SELECT sum(g.n) FROM p JOIN g ON p.tenant = g.tenant
-                         WHERE p.filter IS NULL AND g.place >= p.place AND outbox.topic_in(g.topic, p.topics)), 0)
-             + COALESCE((SELECT sum(g.n) FROM p CROSS JOIN g
-                         WHERE p.filter IS NULL AND p.tenant IS NULL AND g.place >= p.place
-                         AND outbox.topic_in(g.topic, p.topics)), 0)
-             - (SELECT count(*) FROM p JOIN k ON k.endpoint_id = p.endpoint_id AND k.seq > p.far
-                WHERE p.filter IS NULL AND (p.tenant IS NULL OR p.tenant = k.tenant)
-                AND outbox.topic_in(k.topic, p.topics))
-             + (SELECT count(*)
-                FROM (SELECT f, u FROM f JOIN u ON f.tenant = u.tenant
-                      UNION ALL SELECT f, u FROM f CROSS JOIN u WHERE f.tenant IS NULL) m
-                WHERE (m.u).seq > (m.f).far AND outbox.topic_in((m.u).topic, (m.f).topics)
-                AND outbox.filter_matches((m.u).payload, (m.f).filter) IS NOT FALSE
-                AND NOT EXISTS (SELECT 1 FROM k WHERE k.endpoint_id = (m.f).endpoint_id AND k.seq = (m.u).seq))
+            RETURNING e.seq, e.tenant, e.topic),
+        g AS (
+            SELECT CASE WHEN grouping(l.tenant) = 1 THEN '' ELSE l.tenant END AS tenant, l.topic, l.place,
+                   count(*) AS n
+            FROM (SELECT u.tenant, u.topic, width_bucket(u.seq - 1, (SELECT array_agg(DISTINCT p.far) FROM p)) AS place
+                  FROM u) l
+            GROUP BY GROUPING SETS ((l.tenant, l.topic, l.place), (l.topic, l.place))),
+        h AS MATERIALIZED (
+            SELECT w.tenant, w.topic, array_agg(w.place ORDER BY w.place) AS places, array_agg(w.n ORDER BY w.place) AS n
+            FROM (SELECT g.tenant, g.topic, g.place, sum(g.n) OVER (PARTITION BY g.tenant, g.topic ORDER BY g.place DESC) AS n
+                  FROM g WHERE g.tenant IS NOT NULL) w
+            GROUP BY w.tenant, w.topic)
+        SELECT COALESCE((SELECT sum(h.n[width_bucket(p.place::int4 - 1, h.places) + 1])
+                         FROM p JOIN h ON h.tenant = COALESCE(p.tenant, '') WHERE outbox.topic_in(h.topic, p.topics)), 0)
+             - (SELECT count(*) FROM p JOIN outbox.parked k ON k.endpoint_id = p.endpoint_id
+                JOIN u ON u.seq = k.seq AND u.seq > p.far
+                WHERE (p.tenant IS NULL OR p.tenant = u.tenant) AND outbox.topic_in(u.topic, p.topics))
         INTO due;
         n := n + due;
         EXIT WHEN last_round;

@@ -20,6 +20,9 @@ SELECT s.endpoint_id, s.name, s.tenant,
        CASE WHEN p.number IS NULL THEN s.start_seq_low
             WHEN p.shared IS NOT NULL THEN GREATEST(h.read_seq_low, h.last_seq)
             ELSE GREATEST(p.read_seq_low, p.last_seq) END AS seq,
+       CASE WHEN p.number IS NULL THEN s.start_seq_low
+            WHEN p.shared IS NOT NULL THEN COALESCE(h.reading_seq_low, h.read_seq_low)
+            ELSE COALESCE(p.reading_seq_low, p.read_seq_low) END AS seq_low,
        p.pending,
        COALESCE(p.delivered, 0) AS delivered,
        COALESCE(p.failed_attempts, 0) AS failed_attempts,
@@ -44,6 +47,8 @@ COMMENT ON COLUMN outbox.endpoint_positions.reading IS
 'snapshot: what it sees was read up to last_seq (NULL: between two ticks)';
 COMMENT ON COLUMN outbox.endpoint_positions.last_seq IS 'last event of reading that was read';
 COMMENT ON COLUMN outbox.endpoint_positions.seq IS 'about where in the log that is';
+COMMENT ON COLUMN outbox.endpoint_positions.seq_low IS
+'numbers up to it were drawn before the later snapshot was taken';
 COMMENT ON COLUMN outbox.endpoint_positions.pending IS
 'events before the position that were on their way when it was stored, packed (NULL: none)';
 COMMENT ON COLUMN outbox.endpoint_positions.delivered IS 'deliveries since the endpoint was created';

@@ -300,9 +300,9 @@ lacks_predecessor(const Origin *o)
  * transaction that is older than the epoch writes events of that epoch, too.
  *
  * The log belongs to this database if exactly one origin has not been adopted, it names
- * this system and database, and it was not restored.  Only that case is cached.  An origin is made before
- * the first endpoint, and stays: where there are endpoints and no origin, rows were
- * removed.  That is judged by one snapshot.
+ * this system and database, and it was not restored.  An origin is made before the first
+ * endpoint, and stays: where there are endpoints and no origin, rows were removed.  That
+ * is judged by one snapshot, and not cached: no endpoint's row says that it changed.
  */
 static void
 read_origins(void)
@@ -377,7 +377,7 @@ read_origins(void)
 	UnregisterSnapshot(snapshot);
 
 	/* If something changed meanwhile, it is read again next time. */
-	origins_valid = origins.current > 0 && before == invalidations;
+	origins_valid = origins.n > 0 && before == invalidations;
 }
 
 int64
