@@ -1,5 +1,5 @@
-# adopt() of 400,000 events and 5,406 endpoints that all stand at other places reads the log a few times, and emits go on.
-# The endpoints stand between two transactions each, then within one large one.
+# adopt() reads the log a few times, however many places 5,406 endpoints have stopped at.
+# 400,000 events: the endpoints stand between two transactions each, then within one large one. Emits go on.
 use strict;
 use warnings;
 
