@@ -1,5 +1,5 @@
 ------------------------------------------------------------------------
--- Forgetting a tenant: what its events held is removed, and nothing of it is sent.
+-- Forgetting a tenant, or its events of one key: what they held is removed, and nothing of it is sent.
 --
 -- An event is forgotten if it has neither payload nor body.  That is so once a worker
 -- has emptied its row.  Until then, what the snapshot of an open request sees counts
@@ -9,6 +9,7 @@
 CREATE TABLE outbox.forgotten (
     forget_id       int8 GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     tenant          text COLLATE "C" NOT NULL,
+    key             text COLLATE "C",           -- NULL: all of the tenant; 'forgotten' once complete
     snapshot        pg_snapshot NOT NULL,       -- what it sees was emitted before
     upto            int8 NOT NULL,              -- that has no higher number
     requested_at    timestamptz NOT NULL,
@@ -48,7 +49,7 @@ FROM pg_class r
 WHERE r.relnamespace = 'outbox'::regnamespace AND r.relkind = 'r'
 AND (r.relname ~ '^(events|attempt_log)_[0-9]$'
      OR r.relname IN ('kept_events', 'scheduled', 'parked', 'dedup', 'endpoint_settings', 'endpoint_secrets',
-                      'endpoint_audit', 'subscriptions'))
+                      'endpoint_audit', 'subscriptions', 'forgotten'))
 AND (pg_relation_size(r.oid) > 0 OR (r.reltoastrelid <> 0 AND pg_relation_size(r.reltoastrelid) > 0)
      OR EXISTS (SELECT 1 FROM pg_index i
                 WHERE i.indrelid = r.oid
@@ -59,7 +60,7 @@ COMMENT ON COLUMN outbox.content_files.relation IS 'name of the table';
 COMMENT ON COLUMN outbox.content_files.file IS 'number of its file: another one after VACUUM FULL and after TRUNCATE';
 
 CREATE VIEW outbox.forget_progress AS
-SELECT f.tenant, f.requested_at, f.endpoints, f.events, f.attempts, f.deliveries, f.scheduled, f.dedup_keys,
+SELECT f.tenant, f.key, f.requested_at, f.endpoints, f.events, f.attempts, f.deliveries, f.scheduled, f.dedup_keys,
        f.complete_at,
        CASE WHEN f.complete_at IS NOT NULL THEN
            ARRAY(SELECT 'outbox.' || c.relation FROM outbox.content_files c
@@ -67,6 +68,8 @@ SELECT f.tenant, f.requested_at, f.endpoints, f.events, f.attempts, f.deliveries
 FROM outbox.forgotten f;
 COMMENT ON VIEW outbox.forget_progress IS 'What outbox.forget() was asked for, and how far each request is';
 COMMENT ON COLUMN outbox.forget_progress.tenant IS 'tenant that is forgotten';
+COMMENT ON COLUMN outbox.forget_progress.key IS
+'key of the events that are forgotten, and the word forgotten once they are (NULL: all of the tenant)';
 COMMENT ON COLUMN outbox.forget_progress.requested_at IS 'when outbox.forget() was called';
 COMMENT ON COLUMN outbox.forget_progress.endpoints IS 'endpoints of the tenant that it dropped';
 COMMENT ON COLUMN outbox.forget_progress.events IS 'events that were emptied so far';
@@ -87,7 +90,7 @@ COMMENT ON FUNCTION outbox.lock_tenant IS
 'Keeps scheduled events of the tenant from entering the log until the transaction ends';
 
 -- Those that have entered the log before the lock are seen by the snapshot.
-CREATE FUNCTION outbox.forget(tenant text) RETURNS void
+CREATE FUNCTION outbox.forget(tenant text, key text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
@@ -111,6 +114,11 @@ BEGIN
                          'unless their endpoint is paused or dropped before.';
     END IF;
     PERFORM outbox.check_tenant(tenant);
+    IF key = '' THEN
+        RAISE EXCEPTION 'key must not be empty'
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'Pass the key of the events, as emit() gets it, or leave it out: then the whole tenant is forgotten.';
+    END IF;
     PERFORM outbox.lock_tenant(tenant, 'outbox.forgotten'::regclass);
     IF NOT EXISTS (SELECT 1 FROM outbox.endpoint_settings s WHERE s.tenant = forget.tenant)
        AND NOT EXISTS (SELECT 1 FROM outbox.events e WHERE e.tenant = forget.tenant)
@@ -122,16 +130,17 @@ BEGIN
                   HINT = 'The name must be the one that emit() and create_endpoint() got; ''Acme'' is not ''acme''.';
     END IF;
     PERFORM outbox.claim_log();
-    WITH gone AS (DELETE FROM outbox.endpoint_settings s WHERE s.tenant = forget.tenant RETURNING s.endpoint_id)
+    WITH gone AS (DELETE FROM outbox.endpoint_settings s WHERE s.tenant = forget.tenant AND key IS NULL RETURNING s.endpoint_id)
     SELECT COALESCE(array_agg(g.endpoint_id), '{}') INTO ids FROM gone g;
     PERFORM outbox.endpoint_changed(id) FROM unnest(ids) i (id);
     DELETE FROM outbox.endpoint_secrets k WHERE k.endpoint_id = ANY (ids);
     DELETE FROM outbox.subscriptions v WHERE v.endpoint_id = ANY (ids);
     SELECT * INTO here FROM outbox.position_now('outbox.events_seq'::regclass::oid);
-    INSERT INTO outbox.forgotten (tenant, snapshot, upto, requested_at, endpoints)
-    SELECT tenant, here.snapshot, q.last_value, clock_timestamp(), cardinality(ids) FROM outbox.events_seq q;
-    DELETE FROM outbox.endpoint_audit a WHERE a.tenant = forget.tenant;
+    INSERT INTO outbox.forgotten (tenant, key, snapshot, upto, requested_at, endpoints)
+    SELECT tenant, key, here.snapshot, q.last_value, clock_timestamp(), cardinality(ids) FROM outbox.events_seq q;
+    DELETE FROM outbox.endpoint_audit a WHERE a.tenant = forget.tenant AND key IS NULL;
     PERFORM outbox.wake_workers();
 END $$;
 COMMENT ON FUNCTION outbox.forget IS
-'Drops the endpoints of a tenant, and has the workers remove what its events held: outbox.forget_progress says how far that is';
+'Drops the endpoints of a tenant, and has the workers remove what its events held, or (key) what its events of this key held: '
+'outbox.forget_progress says how far that is';

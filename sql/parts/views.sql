@@ -205,7 +205,7 @@ SELECT id, seq, xid, epoch, created_at, expires_at, topic, COALESCE(type, topic)
        payload, body, content_type, test_of,
        (payload IS NULL AND body IS NULL)
        OR EXISTS (SELECT 1 FROM outbox.forgotten f
-                  WHERE f.tenant = a.tenant AND f.complete_at IS NULL
+                  WHERE f.tenant = a.tenant AND (f.key IS NULL OR f.key = a.key) AND f.complete_at IS NULL
                   AND pg_visible_in_snapshot(outbox.log_xid(a.epoch, a.xid), f.snapshot)) AS forgotten
 FROM (SELECT id, seq, xid, epoch, created_at, expires_at, topic, type, key, tenant, headers,
              payload, body, content_type, NULL::int4 AS test_of, false AS kept FROM outbox.events

@@ -74,6 +74,7 @@ static Datum locked; /* int4[]: locks that were not free when this transaction b
 	" AND (s.retry_at IS NULL OR s.retry_at <= pg_catalog.now())" \
 	" AND NOT EXISTS (SELECT 1 FROM outbox.forgotten f" \
 	" WHERE f.complete_at IS NULL AND f.tenant = s.tenant" \
+	" AND (f.key IS NULL OR f.key = s.key)" \
 	" AND pg_catalog.pg_visible_in_snapshot(outbox.log_xid(s.epoch, s.xid)," \
 	" f.snapshot))"
 #define IN_ORDER " ORDER BY s.deliver_at, s.id LIMIT "

@@ -42,7 +42,7 @@ outbox_forgotten_read(void)
 									AccessShareLock))
 		return false;
 	n = outbox_query(
-		"SELECT forget_id, tenant, snapshot::pg_catalog.text, upto"
+		"SELECT forget_id, tenant, snapshot::pg_catalog.text, upto, key"
 		" FROM outbox.forgotten WHERE complete_at IS NULL ORDER BY forget_id",
 		0, NULL, NULL, NULL);
 	clear();
@@ -56,6 +56,7 @@ outbox_forgotten_read(void)
 		f->tenant = MemoryContextStrdup(list_cxt, row_text(row, 1));
 		f->snapshot = MemoryContextStrdup(list_cxt, row_text(row, 2));
 		f->upto = row_int8(row, 3);
+		f->key = row.nulls[4] ? NULL : MemoryContextStrdup(list_cxt, row_text(row, 4));
 		f->requested_at = outbox_tick_make(0, 0, 0, 0, f->snapshot);
 		nlist++;
 	}
@@ -69,11 +70,21 @@ outbox_forgotten_list(int *n)
 	return list;
 }
 
+static bool
+is_text(const text *t, const char *s)
+{
+	size_t len = strlen(s);
+
+	return VARSIZE_ANY_EXHDR(t) == len && memcmp(VARDATA_ANY(t), s, len) == 0;
+}
+
 bool
-outbox_forgotten_covers(const char *tenant, size_t len, uint64 xid)
+outbox_forgotten_covers(const text *tenant, Datum key, bool no_key, uint64 xid)
 {
 	for (int i = 0; i < nlist; i++)
-		if (strlen(list[i].tenant) == len && memcmp(list[i].tenant, tenant, len) == 0 &&
+		if (is_text(tenant, list[i].tenant) &&
+			(list[i].key == NULL ||
+			 (!no_key && is_text(DatumGetTextPP(key), list[i].key))) &&
 			outbox_tick_sees(list[i].requested_at, xid))
 			return true;
 	return false;

@@ -12,6 +12,7 @@ typedef struct OutboxForget
 {
 	int64			   id;
 	char			  *tenant;
+	char			  *key;			 /* NULL: events of any key, and of none */
 	char			  *snapshot;	 /* as pg_snapshot prints it */
 	int64			   upto;		 /* no event that it concerns has a higher number */
 	struct OutboxTick *requested_at; /* it concerns events that this tick sees */
@@ -26,7 +27,11 @@ extern bool outbox_forgotten_read(void);
 /* The list, as last read, and the number of its elements. */
 extern const OutboxForget *outbox_forgotten_list(int *n);
 
-/* True if one of the list concerns an event of this tenant that was emitted by 'xid'. */
-extern bool outbox_forgotten_covers(const char *tenant, size_t len, uint64 xid);
+/*
+ * True if one of the list concerns an event of this tenant and key that was emitted by
+ * 'xid'.  The key, which may be stored elsewhere, is read only where it counts.
+ */
+extern bool outbox_forgotten_covers(const text *tenant, Datum key, bool no_key,
+									uint64 xid);
 
 #endif /* OUTBOX_FORGOTTEN_H */

@@ -347,17 +347,17 @@ check_row(OutboxRow *row)
 
 /*
  * A row with neither payload nor body was emptied.  Other rows that are to be emptied
- * are known by their tenant and transaction.
+ * are known by their tenant, key and transaction.
  */
 OutboxRow
 outbox_row_make(Datum *values, bool *nulls, uint64 xid)
 {
-	OutboxRow	row = {.values = values, .nulls = nulls, .xid = xid};
-	size_t		len;
-	const char *tenant = outbox_row_tenant(&row, &len);
+	OutboxRow row = {.values = values, .nulls = nulls, .xid = xid};
 
 	row.forgotten = (nulls[COL(payload)] && nulls[COL(body)]) ||
-		(tenant && outbox_forgotten_covers(tenant, len, xid));
+		(!nulls[COL(tenant)] &&
+		 outbox_forgotten_covers(DatumGetTextPP(values[COL(tenant)]), values[COL(key)],
+								 nulls[COL(key)], xid));
 	check_row(&row);
 	return row;
 }

@@ -165,19 +165,20 @@ copies_are_gone(const OutboxForget *f)
 
 /* ---------------------------------------------------------------- slices */
 
-#define NARGS 3
+#define NARGS 4
 
 /*
  * $1 is the tenant, $2 the time before which events were emitted, $3 the subject of the
- * statement.
+ * statement, $4 the key (NULL: any).
  */
 static void
 run(SPIPlanPtr *plan, const char *sql, const OutboxForget *f, Oid type, Datum value)
 {
 	Datum args[NARGS] = {CStringGetTextDatum(f->tenant), CStringGetTextDatum(f->snapshot),
-						 value};
+						 value, f->key ? CStringGetTextDatum(f->key) : (Datum) 0};
 
-	outbox_plan_run(plan, sql, NARGS, (Oid[]){TEXTOID, TEXTOID, type}, args, NULL);
+	outbox_plan_run(plan, sql, NARGS, (Oid[]){TEXTOID, TEXTOID, type, TEXTOID}, args,
+					f->key ? NULL : "   n");
 }
 
 static int64
@@ -192,13 +193,15 @@ count_of(SPIPlanPtr *plan, const char *sql, const OutboxForget *f, Datum seqs)
 	" AND COALESCE(pg_catalog.pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid)," \
 	" $2::pg_catalog.pg_snapshot), true)"
 
+#define OF_KEY " AND ($4 IS NULL OR e.key = $4)"
+
 #define EMPTY \
 	" SET key = NULL, headers = NULL, payload = NULL, body = NULL, content_type = NULL" \
 	" WHERE e.seq = ANY ($3)" \
-	" AND e.tenant = $1" \
+	" AND e.tenant = $1" OF_KEY \
 	" AND (e.payload IS NOT NULL OR e.body IS NOT NULL)" BEFORE
 
-/* The events of $3 that are forgotten. */
+/* The events of $3 that are forgotten, by this call or another: the key is gone. */
 #define EMPTIED \
 	"(SELECT e.seq FROM outbox.all_events e" \
 	" WHERE e.seq = ANY ($3) AND e.payload IS NULL AND e.body IS NULL" \
@@ -293,7 +296,7 @@ slice_of_events(const OutboxForget *f, Removed *r)
 }
 
 /*
- * Removes scheduled events.  A row that another transaction has locked, to cancel it, is
+ * Removes scheduled events with their deduplication keys.  A row that another transaction has locked, to cancel it, is
  * left for the next pass.
  */
 static bool
@@ -303,23 +306,37 @@ slice_of_scheduled(const OutboxForget *f, Removed *r)
 	OutboxColumns	  row;
 
 	run(&plan,
-		"WITH slice AS MATERIALIZED (SELECT e.id, e.tenant, e.epoch, e.xid"
+		"WITH slice AS MATERIALIZED (SELECT e.id, e.topic, e.dedup_key, e.key, e.tenant, e.epoch, e.xid"
 		" FROM outbox.scheduled e WHERE e.id > $3"
 		" ORDER BY e.id LIMIT " CppAsString2(
 			SLICE_ROWS) "),"
-						" due AS MATERIALIZED (SELECT e.id FROM slice e"
-						" WHERE e.tenant = $1" BEFORE "),"
+						" due AS MATERIALIZED (SELECT e.* FROM slice e"
+						" WHERE e.tenant = $1" OF_KEY BEFORE "),"
+						" keys AS MATERIALIZED (SELECT k.topic, k.dedup_key, k.tenant, k.event_id"
+						" FROM outbox.dedup k JOIN due d ON k.topic = d.topic"
+						" AND k.dedup_key = d.dedup_key AND k.tenant = d.tenant"
+						" AND k.event_id = d.id FOR UPDATE OF k SKIP LOCKED),"
 						" free AS MATERIALIZED (SELECT s.id FROM outbox.scheduled s WHERE"
-						" s.id = ANY (ARRAY(SELECT d.id FROM due d))"
+						" s.id = ANY (ARRAY(SELECT d.id FROM due d"
+						" WHERE EXISTS (SELECT 1 FROM keys k WHERE k.event_id = d.id)"
+						" OR NOT EXISTS (SELECT 1 FROM outbox.dedup k WHERE k.topic = d.topic"
+						" AND k.dedup_key = d.dedup_key AND k.tenant = d.tenant"
+						" AND k.event_id = d.id)))"
 						" FOR UPDATE SKIP LOCKED),"
+						" unique_again AS (DELETE FROM outbox.dedup k USING keys d"
+						" WHERE k.topic = d.topic AND k.dedup_key = d.dedup_key"
+						" AND k.tenant = d.tenant"
+						" AND k.event_id IN (SELECT f.id FROM free f) RETURNING 1),"
 						" gone AS (DELETE FROM outbox.scheduled s USING free d"
 						" WHERE s.id = d.id RETURNING 1)"
 						" SELECT (SELECT pg_catalog.count(*) FROM gone),"
 						" (SELECT pg_catalog.count(*) FROM due), (SELECT pg_catalog.count(*) FROM slice),"
-						" (SELECT s.id FROM slice s ORDER BY s.id DESC LIMIT 1)",
+						" (SELECT s.id FROM slice s ORDER BY s.id DESC LIMIT 1),"
+						" (SELECT pg_catalog.count(*) FROM unique_again)",
 		f, UUIDOID, UUIDPGetDatum(&pass.scheduled));
 	row = fetch_row(0);
 	r->scheduled += row_int8(row, 0);
+	r->dedup_keys += row_int8(row, 4);
 	pass.changed = pass.changed || row_int8(row, 1) > 0;
 	if (row_int8(row, 2) < SLICE_ROWS)
 		return true;
@@ -329,16 +346,20 @@ slice_of_scheduled(const OutboxForget *f, Removed *r)
 
 /*
  * Removes deduplication keys.  A key whose event is there, and not forgotten, is that of
- * a new event.  A key whose event is gone is new if it was claimed later.
+ * a new event.  A key whose event is gone is new if it was claimed later.  Where the
+ * events of one key are forgotten, it stays: nothing says whose it is.
  */
 static bool
 slice_of_dedup(const OutboxForget *f, Removed *r)
 {
 	static SPIPlanPtr plan;
-	Datum args[5] = {CStringGetTextDatum(f->tenant), CStringGetTextDatum(pass.topic),
-					 CStringGetTextDatum(pass.dedup_key),
-					 CStringGetTextDatum(pass.tenant), Int64GetDatum(f->id)};
-	OutboxColumns row;
+	Datum			  args[6] = {CStringGetTextDatum(f->tenant),
+								 CStringGetTextDatum(pass.topic),
+								 CStringGetTextDatum(pass.dedup_key),
+								 CStringGetTextDatum(pass.tenant),
+								 Int64GetDatum(f->id),
+								 BoolGetDatum(f->key != NULL)};
+	OutboxColumns	  row;
 
 	outbox_plan_run(
 		&plan,
@@ -350,10 +371,12 @@ slice_of_dedup(const OutboxForget *f, Removed *r)
 						" WHERE d.tenant = $1"
 						" AND d.created_at <= (SELECT f.requested_at"
 						" FROM outbox.forgotten f WHERE f.forget_id = $5)"
-						" AND NOT EXISTS (SELECT 1 FROM outbox.all_events e"
+						" AND CASE WHEN $6 THEN EXISTS (SELECT 1 FROM outbox.all_events e"
+						" WHERE e.id = d.event_id AND e.forgotten)"
+						" ELSE NOT EXISTS (SELECT 1 FROM outbox.all_events e"
 						" WHERE e.id = d.event_id AND NOT e.forgotten)"
 						" AND NOT EXISTS (SELECT 1 FROM outbox.scheduled s"
-						" WHERE s.id = d.event_id)),"
+						" WHERE s.id = d.event_id) END),"
 						" free AS MATERIALIZED (SELECT k.topic, k.dedup_key, k.tenant"
 						" FROM outbox.dedup k JOIN due d ON k.topic = d.topic"
 						" AND k.dedup_key = d.dedup_key"
@@ -370,7 +393,7 @@ slice_of_dedup(const OutboxForget *f, Removed *r)
 						" (SELECT s.topic, s.dedup_key, s.tenant FROM slice s"
 						" ORDER BY s.topic DESC, s.dedup_key DESC, s.tenant DESC"
 						" LIMIT 1) l ON true",
-		5, (Oid[]){TEXTOID, TEXTOID, TEXTOID, TEXTOID, INT8OID}, args, NULL);
+		6, (Oid[]){TEXTOID, TEXTOID, TEXTOID, TEXTOID, INT8OID, BOOLOID}, args, NULL);
 	row = fetch_row(0);
 	r->dedup_keys += row_int8(row, 0);
 	pass.changed = pass.changed || row_int8(row, 1) > 0;
@@ -417,11 +440,13 @@ complete(const OutboxForget *f)
 {
 	Datum args[1] = {Int64GetDatum(f->id)};
 
-	outbox_query("UPDATE outbox.forgotten SET complete_at = pg_catalog.clock_timestamp(),"
-				 " files = (SELECT pg_catalog.jsonb_object_agg(c.relation, c.file)"
-				 " FROM outbox.content_files c)"
-				 " WHERE forget_id = $1 AND complete_at IS NULL",
-				 1, (Oid[]){INT8OID}, args, NULL);
+	outbox_query(
+		"UPDATE outbox.forgotten SET complete_at = pg_catalog.clock_timestamp(),"
+		" key = CASE WHEN key IS NOT NULL THEN 'forgotten' END,"
+		" files = (SELECT pg_catalog.jsonb_object_agg(c.relation, c.file)"
+		" FROM outbox.content_files c WHERE key IS NOT NULL OR c.relation <> 'forgotten')"
+		" WHERE forget_id = $1 AND complete_at IS NULL",
+		1, (Oid[]){INT8OID}, args, NULL);
 	outbox_mark_changed();
 }
 

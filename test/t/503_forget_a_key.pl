@@ -1,0 +1,89 @@
+# forget() with a key removes what the events of one person held, and of no other.
+# The endpoints of the tenant stay, and so does what the same key is to another tenant.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = outbox_node('main');
+my $receiver = OutboxTest::Receiver->new('main');
+my $marker = 'XYZZYanna';
+my $other = 'XYZZYbert';
+
+sub ask
+{
+	return $node->safe_psql('postgres', $_[0]);
+}
+
+sub emit_of
+{
+	my ($tenant, $key, $topic, $more) = @_;
+	my $said = $tenant eq 'acme' ? $key : "$other of $tenant";
+	return ask(qq[SELECT outbox.emit('$topic', '{"of": "$said"}', key => '$key', tenant => '$tenant', headers => '{"x-of": "$said"}']
+		  . ($more ? ", $more" : '') . ')');
+}
+
+endpoint($node, $receiver, 'acme.own', '/ok/acme', "tenant => 'acme', topics => '{a.*}'");
+endpoint($node, $receiver, 'acme.paused', '/ok/paused', "tenant => 'acme', topics => '{p}'");
+ask("SELECT outbox.pause_endpoint('acme.paused')");
+endpoint($node, $receiver, 'dead', '/status/500', "topics => '{d}', max_attempts => 1, on_exhausted => 'block'");
+endpoint($node, $receiver, 'retrying', '/status/501', "topics => '{r}', backoff_base => '1 h', backoff_max => '1 h', ordering => 'none'");
+$receiver->control(path => "/status/$_", behave => "/status/$_?body=$marker") foreach 500, 501;
+
+my @keys = ([ 'acme', $marker ], [ 'acme', $other ], [ 'globex', $marker ]);
+my (%of, @gone);
+foreach my $who (@keys)
+{
+	my $name = join ' ', @$who;
+	push @{ $of{$name} }, map { emit_of(@$who, $_) } qw(a.b d d r p);
+	push @{ $of{$name} }, emit_of(@$who, 'a.c', "dedup_key => 'once $who->[1]'");
+	push @{ $of{$name} }, emit_of(@$who, 'a.d', "deliver_at => now() + interval '1 day', dedup_key => 'later $who->[1]'");
+}
+@gone = @{ $of{"acme $marker"} };
+ok(wait_sql($node, "SELECT sum(dead) = 3 AND sum(retrying) = 3 AND sum(blocked) = 3 AND sum(delivered) = 4 FROM outbox.stats"), 'dead, retrying, blocked and delivered')
+  or diag ask('SELECT endpoint, pending, retrying, blocked, dead, delivered FROM outbox.stats');
+ok(wait_sql($node, "SELECT count(*) > 5 FROM outbox.attempts"), 'attempts');
+
+# What must not change
+my $kept = join ' UNION ALL ', map {
+	"SELECT md5(string_agg(t::text, ' ' ORDER BY t::text)) || count(*) FROM outbox.$_ t WHERE payload IS NOT NULL AND (tenant, key) IS DISTINCT FROM ('acme', '$marker')"
+} qw(events scheduled);
+my $before = ask($kept);
+my $dedup = ask("SELECT count(*) FROM outbox.dedup");
+
+is(($node->psql('postgres', "SELECT outbox.forget('acme', '')"))[0], 3, 'an empty key is refused');
+ask("SELECT outbox.forget('acme', '$marker')");
+my $ids = "'" . join("', '", @gone) . "'";
+is(ask("SELECT count(*) FILTER (WHERE NOT forgotten) FROM outbox.all_events WHERE id IN ($ids)"), 0, 'from its commit on they are forgotten');
+ok(wait_sql($node, 'SELECT complete_at IS NOT NULL FROM outbox.forget_progress'), 'it is complete') or diag ask('SELECT * FROM outbox.held_steps');
+is(ask('SELECT tenant, key, endpoints, events, scheduled, dedup_keys, deliveries FROM outbox.forget_progress'), 'acme|forgotten|0|6|1|2|3', 'what was removed');
+foreach my $table (qw(events kept_events parked attempt_log scheduled dedup forgotten commands))
+{
+	my $mine = "t::text ~ '$marker' OR t::text ~ encode('$marker', 'hex')";
+	$mine = "($mine) AND t.tenant = 'acme'" if $table =~ /events|scheduled|dedup/;
+	$mine = "($mine) AND t.seq IN (SELECT seq FROM outbox.events WHERE id IN ($ids))" if $table =~ /parked|attempt_log/;
+	is(ask("SELECT count(*) FROM outbox.$table t WHERE $mine"), 0, "nothing is left in $table");
+}
+is(ask($kept), $before, 'events of others are as before');
+is(ask('SELECT count(*) FROM outbox.dedup'), $dedup - 2, 'and their deduplication keys');
+is(ask("SELECT string_agg(DISTINCT status, ' ') FROM outbox.deliveries WHERE event_id IN ($ids)"), 'forgotten', 'it is shown');
+is(ask("SELECT count(*) FROM outbox.endpoints WHERE tenant = 'acme'"), 2, 'the endpoints are there');
+like(ask('SELECT rewrite FROM outbox.forget_progress'), qr/outbox\.forgotten/, 'the table that had the key is to be rewritten');
+
+# What comes later is new, and what waits for others is sent.
+ask("SELECT outbox.resume_endpoint('acme.paused')");
+$receiver->control(path => $_, behave => '/ok') foreach qw(/status/500 /status/501);
+ask("SELECT outbox.retry('$_')") foreach qw(dead retrying);
+my @new = map { emit_of('acme', $marker, $_) } qw(a.b d r p);
+ok(wait_sql($node, "SELECT bool_and(status = 'delivered') FROM outbox.deliveries WHERE event_id IN ('" . join("', '", @new) . "')"), 'new events of the key are delivered');
+$receiver->wait_delivered(1, id => $_) foreach @new, @{ $of{"acme $other"} }[ 4 ];
+my %sent = map { $_->{id} => 1 } $receiver->events;
+ok(!$sent{ $gone[4] }, 'what waited for the paused endpoint was not sent');
+ok($sent{ $of{"acme $other"}[4] }, 'that of the other person was');
+is(emit_of('acme', $marker, 'a.c', "dedup_key => 'once $marker'") eq $gone[5], '', 'its deduplication keys may be used again');
+is(emit_of('globex', $marker, 'a.c', "dedup_key => 'once $marker'"), $of{"globex $marker"}[5], 'those of another tenant count');
+$node->stop;
+
+done_testing();
