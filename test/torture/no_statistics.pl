@@ -132,10 +132,14 @@ log_plans($node, 0);
 sleep 0.5;
 judge($node, 'while events are kept', $most_rows);
 other('beside what is kept');
+ask("SELECT outbox.discard('gone')");
+other('while discard() is carried out');
+ok(wait_sql($node, "SELECT dead = 0 FROM outbox.stats WHERE endpoint = 'gone'"), 'all are discarded');
 is(ask("SELECT count(*) FROM pg_statistic s JOIN pg_class c ON c.oid = s.starelid"
 		  . " WHERE c.relnamespace = 'outbox'::regnamespace"), '0', 'there are no statistics');
 diag(join "\n", map { sprintf '%7.0f/s %s', $rate{$_}, $_ } sort keys %rate);
 note($_) foreach worst_plans();
+cmp_ok($rate{'while discard() is carried out'}, '>=', $rate{'beside what is kept'} / 2, 'discards leave the neighbour half of its rate at least');
 cmp_ok($rate{'beside the retries'}, '>=', $rate{alone} / 10, 'the neighbour has a tenth of its rate at least');
 is(ask('SELECT sum(restarts) FROM outbox.workers'), '0', 'no worker ended with an error');
 $node->stop;
