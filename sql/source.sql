@@ -110,24 +110,26 @@ FOR EACH ROW EXECUTE FUNCTION outbox.insert_outgoing();
 
 -- A UUID version 7: the milliseconds, then their 4096 parts, then random bits.
 CREATE FUNCTION outbox.new_event_id() RETURNS uuid
-LANGUAGE sql VOLATILE
+LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
-SELECT encode(set_byte(set_byte(overlay(uuid_send(gen_random_uuid())
-                                        PLACING substring(int8send(us / 1000) FROM 3) FROM 1),
-                                6, (112 | (part >> 8))::int),
-                       7, (part & 255)::int), 'hex')::uuid
-FROM (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::int8 AS us) a,
-     LATERAL (SELECT us % 1000 * 4096 / 1000 AS part) b
-$$;
+DECLARE
+    us constant int8 := extract(epoch FROM clock_timestamp()) * 1000000;
+    part constant int4 := us % 1000 * 4096 / 1000;
+BEGIN
+    RETURN encode(set_byte(set_byte(overlay(uuid_send(gen_random_uuid())
+                                            PLACING substring(int8send(us / 1000) FROM 3) FROM 1),
+                                    6, 112 | (part >> 8)),
+                           7, part & 255), 'hex')::uuid;
+END $$;
 
 ------------------------------------------------------------------------
--- The rules for an event, with the errors of the real ones
+-- The rules for an event, with the errors of the real ones.  Those who call these functions
+-- set search_path: to set it in each again takes longer than the check.
 ------------------------------------------------------------------------
 
 CREATE FUNCTION outbox.check_length(what text, value text, most int) RETURNS void
 LANGUAGE plpgsql IMMUTABLE
-SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     IF value = '' THEN
@@ -144,12 +146,10 @@ END $$;
 
 CREATE FUNCTION outbox.has_control(value text) RETURNS bool
 LANGUAGE sql IMMUTABLE
-SET search_path = pg_catalog, pg_temp
 AS $$ SELECT value ~ '[\u0001-\u001F\u007F-\u009F]' $$;
 
 CREATE FUNCTION outbox.check_line(what text, value text) RETURNS void
 LANGUAGE plpgsql IMMUTABLE
-SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     IF outbox.has_control(value) THEN
@@ -161,7 +161,6 @@ END $$;
 
 CREATE FUNCTION outbox.check_tenant(tenant text) RETURNS void
 LANGUAGE plpgsql IMMUTABLE
-SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     problem text := CASE
@@ -180,7 +179,6 @@ END $$;
 
 CREATE FUNCTION outbox.check_topic(topic text) RETURNS void
 LANGUAGE plpgsql IMMUTABLE
-SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     problem text := CASE
@@ -206,7 +204,6 @@ END $$;
 
 CREATE FUNCTION outbox.check_headers(headers jsonb) RETURNS void
 LANGUAGE plpgsql IMMUTABLE
-SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     flat constant text := 'Pass a flat object of strings, like {"X-Tenant": "acme"}.';
@@ -273,7 +270,6 @@ END $$;
 
 CREATE FUNCTION outbox.check_size(what text, bytes int) RETURNS void
 LANGUAGE plpgsql IMMUTABLE
-SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     IF bytes > 1048576 THEN
@@ -289,18 +285,23 @@ CREATE FUNCTION outbox.check_event(topic text, type text, key text, tenant text,
     dedup_key text DEFAULT NULL)
 RETURNS void
 LANGUAGE plpgsql STABLE
-SET search_path = pg_catalog, pg_temp
-SET DateStyle = 'ISO'
 AS $$
+DECLARE
+    bytes constant int4 := octet_length(payload::text);
 BEGIN
     IF topic IS NULL THEN
         RAISE EXCEPTION 'topic of an event must not be null'
             USING ERRCODE = 'null_value_not_allowed',
                   HINT = 'Pass the name of what happened, like ''order.created''.';
     END IF;
-    PERFORM outbox.check_topic(topic),
-            outbox.check_length('type', type, 255), outbox.check_line('type', type),
-            outbox.check_length('key', key, 1024), outbox.check_tenant(tenant);
+    PERFORM outbox.check_topic(topic);
+    IF type IS NOT NULL THEN
+        PERFORM outbox.check_length('type', type, 255), outbox.check_line('type', type);
+    END IF;
+    PERFORM outbox.check_length('key', key, 1024);
+    IF tenant IS NOT NULL THEN
+        PERFORM outbox.check_tenant(tenant);
+    END IF;
     IF headers <> 'null' THEN
         PERFORM outbox.check_headers(headers);
     END IF;
@@ -309,12 +310,15 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value',
                   HINT = 'Pass a time in the future, or emit the event when it is to be delivered.';
     ELSIF expires_at <= deliver_at THEN
+        PERFORM set_config('DateStyle', 'ISO', true);
         RAISE EXCEPTION 'expires_at of an event must be after deliver_at'
             USING ERRCODE = 'invalid_parameter_value',
                   DETAIL = format('It would expire at %s, and be delivered from %s on.', expires_at, deliver_at),
                   HINT = 'Pass a later expires_at, or leave it out.';
     END IF;
-    PERFORM outbox.check_length('dedup_key', dedup_key, 1024);
+    IF dedup_key IS NOT NULL THEN
+        PERFORM outbox.check_length('dedup_key', dedup_key, 1024);
+    END IF;
 
     IF payload IS NOT NULL AND body IS NOT NULL THEN
         RAISE EXCEPTION 'an event has either a payload or a body, not both'
@@ -325,13 +329,14 @@ BEGIN
             RAISE EXCEPTION 'content_type of an event with a payload must be null'
                 USING ERRCODE = 'invalid_parameter_value',
                       HINT = 'A payload is JSON. Set body and content_type for anything else.';
-        ELSIF jsonb_path_exists(payload, 'strict $.**{512} ? (@.type() == "array" || @.type() == "object")') THEN
+        ELSIF bytes > 1024
+            AND jsonb_path_exists(payload, 'strict $.**{512} ? (@.type() == "array" || @.type() == "object")') THEN
             RAISE EXCEPTION 'payload of an event is nested too deeply'
                 USING ERRCODE = 'program_limit_exceeded',
                       DETAIL = 'At most 512 levels of nested objects and arrays are allowed.',
                       HINT = 'Send a flatter payload, or bytes with outbox.emit_bytes().';
         END IF;
-        PERFORM outbox.check_size('payload', octet_length(payload::text));
+        PERFORM outbox.check_size('payload', bytes);
     ELSIF body IS NOT NULL THEN
         IF content_type IS NULL THEN
             RAISE EXCEPTION 'content_type of an event with a body must not be null'
@@ -368,8 +373,7 @@ CREATE TRIGGER check_row BEFORE INSERT ON outbox.events FOR EACH ROW EXECUTE FUN
 CREATE FUNCTION outbox.append(function text, topic text, payload jsonb, body bytea, content_type text, key text,
     type text, headers jsonb, deliver_at timestamptz, expires_at timestamptz, dedup_key text, tenant text)
 RETURNS uuid
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql VOLATILE
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -384,8 +388,11 @@ BEGIN
                               ELSE 'Begin it as READ WRITE, or see what has set default_transaction_read_only.' END;
     END IF;
     headers := nullif(headers, 'null');
-    PERFORM outbox.check_event(topic, type, key, tenant, headers, payload, body, content_type, deliver_at, expires_at,
-                               dedup_key);
+    -- The trigger judges what else becomes a row of outbox.events.
+    IF deliver_at IS NOT NULL OR dedup_key IS NOT NULL THEN
+        PERFORM outbox.check_event(topic, type, key, tenant, headers, payload, body, content_type, deliver_at,
+                                   expires_at, dedup_key);
+    END IF;
     IF dedup_key IS NOT NULL THEN
         INSERT INTO outbox.dedup AS d VALUES (topic, dedup_key, COALESCE(tenant, ''), id, clock_timestamp())
         ON CONFLICT ON CONSTRAINT dedup_pkey DO UPDATE
@@ -419,9 +426,13 @@ CREATE FUNCTION outbox.emit(topic text, payload jsonb,
     dedup_key text DEFAULT NULL,
     tenant text DEFAULT NULL)
 RETURNS uuid
-LANGUAGE sql VOLATILE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-AS $$ SELECT outbox.append('outbox.emit()', $1, $2, NULL, NULL, $3, $4, $5, $6, $7, $8, $9) $$;
+AS $$
+BEGIN
+    RETURN outbox.append('outbox.emit()', topic, payload, NULL, NULL, key, type, headers, deliver_at, expires_at,
+                         dedup_key, tenant);
+END $$;
 
 CREATE FUNCTION outbox.emit(topic text, payload text,
     key text DEFAULT NULL,
