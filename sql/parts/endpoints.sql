@@ -584,7 +584,7 @@ BEGIN
                               ELSE 'Use another name, outbox.alter_endpoint(), or if_not_exists => true.' END;
     END IF;
     INSERT INTO outbox.endpoint_secrets (endpoint_id, secret)
-    VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', COALESCE(secret, outbox.new_secret())));
+    VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', COALESCE(secret, outbox.new_secret(s.config))));
     IF s.credentials IS NOT NULL THEN
         PERFORM outbox.store_credentials(s.endpoint_id, outbox.seal(s.endpoint_id, 'credential', credentials));
     END IF;
@@ -639,7 +639,8 @@ BEGIN
     s := outbox.with_defaults(s, COALESCE(outbox.shown(s.endpoint_id, s.url), s.url));
     PERFORM outbox.check_settings(s);
     PERFORM outbox.check_listed(s.topics) WHERE given ? 'topics';
-    PERFORM outbox.check_secret(secret, s.config);
+    PERFORM outbox.check_secret(COALESCE(secret, CASE WHEN s.config ->> 'signature' IS DISTINCT FROM old.config ->> 'signature'
+                                                      THEN outbox.endpoint_secret(name) END), s.config);
     -- No function shows credentials.  So none sends them to a server of the caller's either.
     IF credentials IS NULL AND s.credentials IS NOT NULL
        AND (url IS NOT NULL OR s.config IS DISTINCT FROM old.config)
@@ -684,7 +685,7 @@ BEGIN
         PERFORM outbox.store_credentials(s.endpoint_id, NULL);
     ELSIF credentials IS NOT NULL THEN
         INSERT INTO outbox.endpoint_secrets (endpoint_id, secret)
-        VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', outbox.new_secret()))
+        VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', outbox.new_secret(s.config)))
         ON CONFLICT (endpoint_id, part) DO NOTHING;
         PERFORM outbox.store_credentials(s.endpoint_id, outbox.seal(s.endpoint_id, 'credential', credentials));
         PERFORM outbox.probe(s.endpoint_id);

@@ -264,6 +264,17 @@ END $$;
 COMMENT ON FUNCTION outbox.portal_endpoint IS
 'An endpoint of a tenant, or (NULL) all of them, with their settings and how they are doing, each as one object';
 
+-- A private key signs for the operator: a customer gets the public one.
+CREATE FUNCTION outbox.portal_key(name text) RETURNS jsonb
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    public CONSTANT text := outbox.endpoint_public_key(name);
+BEGIN
+    RETURN jsonb_build_object('secret', CASE WHEN public IS NULL THEN outbox.endpoint_secret(name) END, 'public_key', public);
+END $$;
+COMMENT ON FUNCTION outbox.portal_key IS 'What an endpoint whose tenant was checked verifies requests with';
+
 -- Hints of an operator's functions are for operators.
 CREATE FUNCTION outbox.portal_change(tenant text, name text, settings jsonb, url text) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
@@ -360,7 +371,7 @@ BEGIN
     SELECT e.name INTO earlier FROM outbox.endpoint_settings e
     WHERE e.tenant = portal_create_endpoint.tenant AND e.idempotency_key = portal_create_endpoint.idempotency_key;
     IF FOUND THEN
-        RETURN outbox.portal_endpoint(tenant, earlier) || jsonb_build_object('secret', outbox.endpoint_secret(earlier));
+        RETURN outbox.portal_endpoint(tenant, earlier) || outbox.portal_key(earlier);
     END IF;
     most := outbox.portal_limits(tenant) -> 'max_endpoints';
     IF (SELECT count(*) FROM outbox.endpoint_settings e WHERE e.tenant = portal_create_endpoint.tenant) >= most THEN
@@ -370,7 +381,7 @@ BEGIN
     created := outbox.portal_change(tenant, called, settings, url);
     UPDATE outbox.endpoint_settings e SET idempotency_key = portal_create_endpoint.idempotency_key
     WHERE e.name = called AND portal_create_endpoint.idempotency_key IS NOT NULL;
-    RETURN created || jsonb_build_object('secret', outbox.endpoint_secret(called));
+    RETURN created || outbox.portal_key(called);
 END $$;
 COMMENT ON FUNCTION outbox.portal_create_endpoint IS
 'Creates an endpoint of a tenant, within its limits, and returns it with its secret';
@@ -451,15 +462,15 @@ CREATE FUNCTION outbox.portal_secret(tenant text, name text) RETURNS jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    secret text;
+    result jsonb;
 BEGIN
     PERFORM outbox.portal_tenant(tenant);
-    SELECT outbox.endpoint_secret(e.name) INTO secret FROM outbox.endpoint_settings e
+    SELECT outbox.portal_key(e.name) INTO result FROM outbox.endpoint_settings e
     WHERE e.name = portal_secret.name AND e.tenant = portal_secret.tenant;
     PERFORM outbox.require_own(tenant, name, FOUND);
-    RETURN jsonb_build_object('secret', secret);
+    RETURN result;
 END $$;
-COMMENT ON FUNCTION outbox.portal_secret IS 'The secret that requests to an endpoint of a tenant are signed with';
+COMMENT ON FUNCTION outbox.portal_secret IS 'The secret, or the public key, that requests to an endpoint of a tenant are verified with';
 
 CREATE FUNCTION outbox.portal_rotate_secret(tenant text, name text, grace interval DEFAULT '24 hours') RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -467,7 +478,7 @@ AS $$
 BEGIN
     PERFORM outbox.portal_own(tenant, name);
     PERFORM outbox.rotate_secret(name, grace);
-    RETURN outbox.portal_endpoint(tenant, name) || jsonb_build_object('secret', outbox.endpoint_secret(name));
+    RETURN outbox.portal_endpoint(tenant, name) || outbox.portal_key(name);
 END $$;
 COMMENT ON FUNCTION outbox.portal_rotate_secret IS
 'Gives an endpoint of a tenant another secret, and returns it with that, while requests carry both signatures during grace';

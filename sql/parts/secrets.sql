@@ -89,9 +89,9 @@ $$;
 COMMENT ON FUNCTION outbox.stored_credentials IS
 'The credentials of an endpoint as they are stored, for roles that read outbox.endpoint_secrets (NULL: none)';
 
-CREATE FUNCTION outbox.new_secret() RETURNS text
+CREATE FUNCTION outbox.new_secret(config jsonb DEFAULT NULL) RETURNS text
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_new_secret_1_0';
-COMMENT ON FUNCTION outbox.new_secret IS 'A new secret: whsec_ and the base64 of 32 random bytes';
+COMMENT ON FUNCTION outbox.new_secret IS 'A new secret, of the form that config says: whsec_ and the base64 of 32 random bytes, or whsk_ and that of a private and its public key';
 
 CREATE FUNCTION outbox.check_secret(secret text, config jsonb) RETURNS void
 LANGUAGE C IMMUTABLE AS 'MODULE_PATHNAME', 'outbox_check_secret_1_0';
@@ -158,7 +158,7 @@ BEGIN
                   HINT = 'Pass another secret, or none to have one generated.';
     END IF;
     INSERT INTO outbox.endpoint_secrets AS k (endpoint_id, secret)
-    VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', COALESCE(secret, outbox.new_secret())))
+    VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', COALESCE(secret, outbox.new_secret(s.config))))
     ON CONFLICT (endpoint_id, part) DO UPDATE
     SET secret = EXCLUDED.secret,
         previous = CASE WHEN grace > interval '0' THEN outbox.seal(s.endpoint_id, 'previous', former) END,
@@ -217,6 +217,18 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox.endpoint_secret IS
 'The secret that requests to the endpoint are signed with (NULL: none, or no such endpoint)';
+
+CREATE FUNCTION outbox.endpoint_public_key(name text) RETURNS text
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    secret CONSTANT text := outbox.endpoint_secret(name);
+BEGIN
+    RETURN CASE WHEN secret LIKE 'whsk\_%'
+                THEN 'whpk_' || encode(substring(decode(rpad(substr(secret, 6), 88, '='), 'base64') FROM 33), 'base64') END;
+END $$;
+COMMENT ON FUNCTION outbox.endpoint_public_key IS
+'The public key that verifies the signatures of an endpoint with ed25519 (NULL: it has another signature, or there is no such endpoint)';
 
 CREATE FUNCTION outbox.reseal_secrets(OUT sealed int8, OUT kept int8, OUT unopened int8)
 LANGUAGE plpgsql VOLATILE

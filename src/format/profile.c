@@ -36,6 +36,15 @@ const OutboxProfile outbox_profile_standard = {.name = "standard",
 											   .sends = OUTBOX_SENDS_ALL};
 
 static const OutboxProfile profiles[] = {
+	{.name = "ed25519",
+	 .id_header = "webhook-id",
+	 .timestamp_header = "webhook-timestamp",
+	 .signature_header = "webhook-signature",
+	 .signed_text = "{id}.{timestamp}.{body}",
+	 .value = "v1a,{signature}",
+	 .next = " v1a,{signature}",
+	 .hash = OUTBOX_HASH_ED25519,
+	 .sends = OUTBOX_SENDS_ALL},
 	{.name = "svix",
 	 .id_header = "svix-id",
 	 .timestamp_header = "svix-timestamp",
@@ -99,6 +108,14 @@ outbox_profile_find(const char *name)
 		if (strcmp(name, profiles[i].name) == 0)
 			return &profiles[i];
 	return NULL;
+}
+
+OutboxSecretForm
+outbox_profile_secret_form(const OutboxProfile *p)
+{
+	if (p->hash == OUTBOX_HASH_ED25519)
+		return OUTBOX_SECRET_PRIVATE;
+	return p->text_key ? OUTBOX_SECRET_TEXT : OUTBOX_SECRET_BYTES;
 }
 
 /* ------------------------------------------------- texts with places */

@@ -61,7 +61,10 @@ extern const char		   *outbox_profile_set(OutboxProfile *p, const char *name,
 extern const char *outbox_profile_check(const OutboxProfile *p, const char **hint);
 
 #define OUTBOX_PROFILE_NAMES_HINT \
-	"Use standard, svix, stripe, github, shopify, slack or none."
+	"Use standard, ed25519, svix, stripe, github, shopify, slack or none."
+
+/* The form of the secrets that sign with it. */
+extern OutboxSecretForm outbox_profile_secret_form(const OutboxProfile *p);
 
 /* True if requests with the profile have a header of its own with that name. */
 extern bool outbox_profile_has_header(const OutboxProfile *p, const char *name,

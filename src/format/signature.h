@@ -8,15 +8,26 @@
 #include "base/outbox.h"
 
 #define OUTBOX_SECRET_PREFIX "whsec_"
-#define OUTBOX_SECRET_MIN 24 /* both in bytes */
+#define OUTBOX_PRIVATE_PREFIX "whsk_"
+#define OUTBOX_ED25519_LEN 32 /* bytes of a private key, and of a public one */
+#define OUTBOX_SECRET_MIN 24  /* both in bytes */
 #define OUTBOX_SECRET_MAX 75
 
 typedef enum OutboxHash
 {
 	OUTBOX_HASH_SHA256,
 	OUTBOX_HASH_SHA512,
-	OUTBOX_HASH_SHA1
+	OUTBOX_HASH_SHA1,
+	OUTBOX_HASH_ED25519 /* no HMAC, but a signature with a private key */
 } OutboxHash;
+
+/* The forms of a secret. */
+typedef enum OutboxSecretForm
+{
+	OUTBOX_SECRET_BYTES,  /* "whsec_" and the base64 of 24 to 75 bytes */
+	OUTBOX_SECRET_TEXT,	  /* printable ASCII of 24 characters or more: the key as it is */
+	OUTBOX_SECRET_PRIVATE /* "whsk_" and the base64 of a private and its public key */
+} OutboxSecretForm;
 
 /* The hex of a SHA-512 is the longest signature. */
 #define OUTBOX_SIGNATURE_MAX 128
@@ -31,21 +42,18 @@ typedef struct OutboxKey
 	uint8 bytes[OUTBOX_KEY_MAX];
 } OutboxKey;
 
-/*
- * Reads a secret: "whsec_" and the base64 of 24 to 75 bytes, or with 'as_text' any printable
- * ASCII of 24 characters or more, which is the key as it is.  Returns false if it is none.
- * Does not throw.
- */
-extern bool outbox_secret_decode(const char *secret, bool as_text, OutboxKey *key);
+/* Reads a secret of this form.  Returns false if it is none.  Does not throw. */
+extern bool outbox_secret_decode(const char *secret, OutboxSecretForm form,
+								 OutboxKey *key);
 
 /*
- * Makes a new secret of 32 random bytes, as text, palloc'd.  Throws if there are no
- * random numbers.
+ * Makes a new secret of 32 random bytes, or a new private key, as text, palloc'd.  Throws
+ * if there are no random numbers, or no ed25519.
  */
-extern char *outbox_secret_generate(void);
+extern char *outbox_secret_generate(bool private_key);
 
 /*
- * Writes the HMAC of head and body, in hex or base64, into 'out' (OUTBOX_SIGNATURE_MAX
+ * Writes the HMAC or signature of head and body, in hex or base64, into 'out' (OUTBOX_SIGNATURE_MAX
  * bytes, not terminated).  Returns its length.  Throws if the hash fails.
  */
 extern size_t outbox_sign(const OutboxKey *key, OutboxHash hash, bool hex,

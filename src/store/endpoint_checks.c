@@ -109,31 +109,39 @@ OUTBOX_FUNCTION(outbox_check_topics_1_0, 1)
 	PG_RETURN_VOID();
 }
 
-/*
- * check_secret(secret text, config jsonb): the config says which form it has.  A config that
- * is not valid is refused elsewhere.
- */
-OUTBOX_FUNCTION(outbox_check_secret_1_0, 2)
+/* The form of the secrets of a config.  One that is not valid is refused elsewhere. */
+static OutboxSecretForm
+secret_form(Jsonb *config)
 {
 	OutboxTarget  target = {0};
 	OutboxProfile profile = outbox_profile_standard;
 	const char	 *hint;
-	OutboxKey	  key;
+
+	if (config)
+	{
+		target.config = outbox_options_read(config, &target.nconfig, NULL);
+		(void) outbox_http_profile(&target, &profile, &hint);
+	}
+	return outbox_profile_secret_form(&profile);
+}
+
+/* check_secret(secret text, config jsonb): the config says which form it has. */
+OUTBOX_FUNCTION(outbox_check_secret_1_0, 2)
+{
+	OutboxSecretForm form = secret_form(PG_ARGISNULL(1) ? NULL : PG_GETARG_JSONB_P(1));
+	OutboxKey		 key;
 
 	if (PG_ARGISNULL(0))
 		PG_RETURN_VOID();
-	if (!PG_ARGISNULL(1))
-	{
-		target.config = outbox_options_read(PG_GETARG_JSONB_P(1), &target.nconfig, NULL);
-		(void) outbox_http_profile(&target, &profile, &hint);
-	}
-	if (!outbox_secret_decode(text_to_cstring(PG_GETARG_TEXT_PP(0)), profile.text_key,
-							  &key))
+	if (!outbox_secret_decode(text_to_cstring(PG_GETARG_TEXT_PP(0)), form, &key))
 		ereport(
 			ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 err_generic_string(PG_DIAG_COLUMN_NAME, "secret"), errmsg("invalid secret"),
-			 profile.text_key ?
+			 form == OUTBOX_SECRET_PRIVATE ?
+				 errhint(
+					 "A secret for ed25519 is \"whsk_\" followed by the base64 of a private key and its public key, 64 bytes. Leave it out to have one generated.") :
+				 form == OUTBOX_SECRET_TEXT ?
 				 errhint(
 					 "A secret whose text is the key has %d to %d characters of printable ASCII. Leave it out to have one generated.",
 					 OUTBOX_SECRET_MIN, OUTBOX_KEY_MAX) :
@@ -143,10 +151,12 @@ OUTBOX_FUNCTION(outbox_check_secret_1_0, 2)
 	PG_RETURN_VOID();
 }
 
-OUTBOX_FUNCTION(outbox_new_secret_1_0, 0)
+/* new_secret(config jsonb) */
+OUTBOX_FUNCTION(outbox_new_secret_1_0, 1)
 {
-	(void) fcinfo;
-	PG_RETURN_TEXT_P(cstring_to_text(outbox_secret_generate()));
+	PG_RETURN_TEXT_P(cstring_to_text(outbox_secret_generate(
+		secret_form(PG_ARGISNULL(0) ? NULL : PG_GETARG_JSONB_P(0)) ==
+		OUTBOX_SECRET_PRIVATE)));
 }
 
 OUTBOX_FUNCTION(outbox_check_headers_1_0, 1)

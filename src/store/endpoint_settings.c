@@ -368,15 +368,14 @@ open_secrets(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 	char *secret = s->secret ? open_value(ep, OUTBOX_FIELD_SECRET, s->secret) : NULL;
 	char *previous = s->previous ? open_value(ep, OUTBOX_FIELD_PREVIOUS, s->previous) :
 								   NULL;
-	bool  as_text = ep->config.request.profile->text_key;
+	OutboxSecretForm form = outbox_profile_secret_form(ep->config.request.profile);
 
 	ep->config.request.nkeys = 0;
 	ep->config.request.keys = palloc0(sizeof(OutboxKey) * 2);
-	if (secret && outbox_secret_decode(secret, as_text, &ep->config.request.keys[0]))
+	if (secret && outbox_secret_decode(secret, form, &ep->config.request.keys[0]))
 	{
 		ep->config.request.nkeys = 1;
-		if (previous &&
-			outbox_secret_decode(previous, as_text, &ep->config.request.keys[1]))
+		if (previous && outbox_secret_decode(previous, form, &ep->config.request.keys[1]))
 			ep->config.request.nkeys = 2;
 	}
 	if (ep->config.request.nkeys == 0 && ep->status.held_for == NULL)

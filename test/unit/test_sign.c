@@ -21,7 +21,8 @@ vector(const char *secret, const char *id, int64 timestamp, const char *body, si
 	char	  out[OUTBOX_SIGNATURES_MAX];
 	size_t	  n;
 
-	ok(outbox_secret_decode(secret, false, &key), "the secret of a vector", secret, "");
+	ok(outbox_secret_decode(secret, OUTBOX_SECRET_BYTES, &key), "the secret of a vector",
+	   secret, "");
 
 	/* Signs twice, because the key is prepared already the second time. */
 	for (int i = 0; i < 2; i++)
@@ -40,8 +41,8 @@ secret(const char *text, bool valid)
 {
 	OutboxKey key;
 
-	ok(outbox_secret_decode(text, false, &key) == valid, valid ? "secret" : "no secret",
-	   text, "");
+	ok(outbox_secret_decode(text, OUTBOX_SECRET_BYTES, &key) == valid,
+	   valid ? "secret" : "no secret", text, "");
 }
 
 /* Keys with the same first bytes share a place among the prepared keys. */
@@ -90,7 +91,8 @@ signs(const char *name, int nkeys, const char *expected)
 	char	  out[OUTBOX_SIGNATURES_MAX + 1];
 	size_t	  len;
 
-	(void) outbox_secret_decode("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", true, &keys[0]);
+	(void) outbox_secret_decode("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+								OUTBOX_SECRET_TEXT, &keys[0]);
 	keys[1] = (OutboxKey){.len = 5, .bytes = "other"};
 	len = outbox_profile_sign(outbox_profile_find(name), keys, nkeys, "id", 2, 1614265330,
 							  "{}", 2, out);
@@ -211,8 +213,8 @@ queries(void)
 int
 main(void)
 {
-	char *made = outbox_secret_generate();
-	char *other = outbox_secret_generate();
+	char *made = outbox_secret_generate(false);
+	char *other = outbox_secret_generate(false);
 
 	vector("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "msg_p5jXN8AQM9LWM0D4loKWxJek",
 		   1614265330, "{\"test\": 2432232314}", 20,
