@@ -4,11 +4,7 @@
 
 -- What was asked for again and again is one command.
 CREATE FUNCTION outbox.is_asked(endpoint_id int4, action text, seq int8) RETURNS bool
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-AS $$
-SELECT $2 IS NOT DISTINCT FROM (SELECT c.action FROM outbox.commands c WHERE c.endpoint_id = $1 AND c.seq = $3
-                                ORDER BY c.command_id DESC LIMIT 1)
-$$;
+LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_is_asked_1_0';
 COMMENT ON FUNCTION outbox.is_asked IS 'True if the last command that waits for this delivery is the same';
 
 -- Writes a command to the worker for each parked delivery that the arguments select.
@@ -29,14 +25,10 @@ BEGIN
         AND (since IS NULL OR k.parked_at >= since)
         AND (topics IS NULL OR EXISTS (SELECT 1 FROM outbox.all_events e
                                        WHERE e.seq = k.seq AND e.id = k.event_id AND outbox.topic_in(e.topic, topics)))),
-    -- as outbox.is_asked(), for all of them at once
-    asked AS (
-        SELECT DISTINCT ON (d.seq) d.seq, d.action FROM outbox.commands d
-        WHERE d.endpoint_id = id ORDER BY d.seq, d.command_id DESC),
     added AS (
         INSERT INTO outbox.commands (endpoint_id, action, seq)
-        SELECT id, command.action, c.seq FROM chosen c LEFT JOIN asked d ON d.seq = c.seq
-        WHERE d.action IS DISTINCT FROM command.action ORDER BY c.seq)
+        SELECT id, command.action, c.seq FROM chosen c
+        WHERE NOT outbox.is_asked(id, command.action, c.seq) ORDER BY c.seq)
     SELECT count(*) INTO n FROM chosen;
     IF action = 'retry' THEN
         PERFORM outbox.probe(id);
@@ -50,14 +42,14 @@ COMMENT ON FUNCTION outbox.command IS
 
 CREATE FUNCTION outbox.retry(endpoint text, event uuid DEFAULT NULL,
     topics text[] DEFAULT NULL, since timestamptz DEFAULT NULL) RETURNS int8
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
 AS $$ SELECT outbox.command('retry', '{dead,retrying}', $1, $2, $3, $4) $$;
 COMMENT ON FUNCTION outbox.retry IS
 'Makes dead deliveries, and those that wait for a retry, due now with fresh attempts, and returns how many';
 
 CREATE FUNCTION outbox.discard(endpoint text, event uuid DEFAULT NULL,
     topics text[] DEFAULT NULL, since timestamptz DEFAULT NULL) RETURNS int8
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
 AS $$ SELECT outbox.command('discard', '{dead}', $1, $2, $3, $4) $$;
 COMMENT ON FUNCTION outbox.discard IS 'Gives dead deliveries up for good, and returns how many';
 
@@ -157,7 +149,7 @@ COMMENT ON FUNCTION outbox.cancel_replay IS
 'Ends a replay where it is, and returns true if it had not ended. What it has come to is sent';
 
 CREATE FUNCTION outbox.cancel(event uuid, endpoint text DEFAULT NULL) RETURNS bool
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
 AS $$
 DECLARE
     n int8;

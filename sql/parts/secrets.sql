@@ -16,7 +16,7 @@ CREATE TABLE outbox.endpoint_secrets (
     credentials     jsonb,                            -- NULL: none, or they did not come with a dump
     PRIMARY KEY (endpoint_id, part),
     CHECK (part > 0 OR secret IS NOT NULL)
-);
+) WITH (fillfactor = 70);
 ALTER TABLE outbox.endpoint_secrets
     ALTER COLUMN secret SET STORAGE PLAIN,
     ALTER COLUMN previous SET STORAGE PLAIN,
@@ -125,7 +125,7 @@ CREATE FUNCTION outbox.rotate_secret(name text,
     grace interval DEFAULT '24 hours',
     secret text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_variable
 DECLARE
