@@ -49,7 +49,8 @@ AS $$
 BEGIN
     IF before IS NULL THEN
         RETURN ARRAY[9223372036854775807, 0, 0];
-    ELSIF before !~ '^\d{1,18}:\d{1,10}:\d{1,18}$' THEN
+    ELSIF (CASE WHEN before ~ '^\d{1,19}:\d{1,10}:\d{1,19}$'
+                THEN 9223372036854775807 < ANY (string_to_array(before, ':')::numeric[]) ELSE true END) THEN
         RAISE EXCEPTION 'invalid cursor'        -- what it holds is not for each caller
             USING ERRCODE = 'invalid_parameter_value', COLUMN = 'before',
                   HINT = 'Pass the cursor of the page before, as it is, or none for the first page.';
