@@ -1,4 +1,4 @@
-# SERIALIZABLE transactions that call functions for endpoints, tenants and keys that never meet do not fail.
+# SERIALIZABLE transactions for endpoints, tenants and keys that never meet do not fail.
 # doc/limits.md names those that may.
 use strict;
 use warnings;

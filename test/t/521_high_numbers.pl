@@ -1,4 +1,4 @@
-# Events near the highest number, and endpoints near the highest id, are delivered and listed like others.
+# Events near the highest number, and endpoints near the highest id, are delivered and listed.
 use strict;
 use warnings;
 
