@@ -21,7 +21,7 @@ $node->safe_psql('postgres', $_) foreach documented_roles();
 my %plain = (
 	topic => "'sweep.a'", body => "'\\x00'", content_type => "'text/plain'",
 	name => "'new'", conninfo => "'service=none'", url => "'https://a.example/'", endpoint => "'raw'",
-	replay => '1', event => "'01980a5c-7d2e-7c3a-9f41-5b6c7d8e9f01'", from_time => 'now()', start_at => "'now'");
+	tenant => "'sweep'", replay => '1', event => "'01980a5c-7d2e-7c3a-9f41-5b6c7d8e9f01'", from_time => 'now()', start_at => "'now'");
 
 # A value with a character in it, where SQL has %s for the character as a literal
 my %value = (
