@@ -186,13 +186,13 @@ cmp_ok(ask($events) - $read, '<', 12000, 'what the laggard has read is not walke
 # Commands for thousands of endpoints at once are found one by one.
 ask("SELECT outbox.drop_endpoint(name, discard => true) FROM outbox.endpoints");
 ask("SELECT outbox.create_endpoint('many' || n, 'http://127.0.0.1:1/', '{many.*}') FROM generate_series(1, 3000) n");
-my $pages = "SELECT idx_blks_hit + idx_blks_read FROM pg_statio_all_indexes WHERE indexrelname = 'commands_delivery_idx'";
+my $index_pages = "SELECT idx_blks_hit + idx_blks_read FROM pg_statio_all_indexes WHERE indexrelname = 'commands_delivery_idx'";
 entries_read();
-$read = ask($pages);
+$read = ask($index_pages);
 ask('SELECT outbox.probe(endpoint_id) FROM outbox.endpoint_settings; SELECT outbox.wake_workers()');
 ok(wait_sql($node, 'SELECT count(*) = 0 FROM outbox.commands'), 'each endpoint was probed');
 entries_read();
-cmp_ok(ask($pages) - $read, '<', 8 * 3000, 'no command is looked for among those of other endpoints');
+cmp_ok(ask($index_pages) - $read, '<', 8 * 3000, 'no command is looked for among those of other endpoints');
 
 $node->stop;
 done_testing();

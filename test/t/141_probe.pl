@@ -24,8 +24,8 @@ sub backing_off
 	endpoint($node, $receiver, $name, "/status/500/$name", "topics => '{$name.*}', $long");
 	ask("SELECT count(outbox.emit('$name.a', to_jsonb(n))) FROM generate_series(1, 30) n");
 	ok( wait_sql($node, "SELECT state = 'backing_off' AND next_attempt_at > now() + interval '1 min'"
-			  . " FROM outbox.stats WHERE endpoint = '$name'"),
-		"$name: backs off for long");
+			  . " AND retrying = failed_attempts FROM outbox.stats WHERE endpoint = '$name'"),
+		"$name: backs off for long, and all failures are stored");
 	$receiver->control(path => "/status/500/$name", behave => '/ok');
 	return;
 }
