@@ -29,9 +29,9 @@
  */
 #define CPU_FOR 10000
 #define CPU_SHARE 0.2
-#define CPU_RECORD 100000 /* ns */
-#define CPU_BYTE 20		  /* ns */
-#define CPU_TOPIC 5000000 /* ns */
+#define CPU_RECORD 100000  /* ns */
+#define CPU_BYTE 20		   /* ns */
+#define CPU_TOPIC 20000000 /* ns */
 
 static dlist_head clusters = DLIST_STATIC_INIT(clusters);
 static int		  event_fd;
@@ -536,10 +536,13 @@ used_too_much(KafkaCluster *c)
 
 	if (now - before < CPU_FOR)
 		return false;
-	spent = kafka_threads_cpu(c) - c->spent - c->earned;
-	c->spent += spent + c->earned;
-	c->earned = 0;
+	spent = kafka_threads_cpu(c) - c->spent;
+	c->spent += spent;
 	c->counted_at = now;
+
+	/* New topics cost for a while, so what they have earned may be spent later. */
+	spent -= c->earned;
+	c->earned = Min(Max(-spent, 0), CPU_TOPIC * c->topics.count);
 	return before > 0 && spent > (now - before) * 1000000 * CPU_SHARE;
 }
 

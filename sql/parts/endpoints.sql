@@ -5,7 +5,8 @@
 
 -- The functions that change an endpoint read no table as a whole, however small it is, and a
 -- change mostly leaves the indexes as they are.  SERIALIZABLE transactions that change
--- different endpoints would else have read what the other one writes.
+-- different endpoints would else have read what the other one writes.  Where there is no index
+-- after all, the plan counts as costly, and would be compiled.
 CREATE TABLE outbox.endpoint_settings (
     endpoint_id     int4 GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name            text COLLATE "C" NOT NULL UNIQUE,
@@ -84,7 +85,7 @@ COMMENT ON COLUMN outbox.endpoint_audit.after IS 'What was changed, as it is now
 -- change removes up to 200 of the oldest rows, and reads no more of the table than that.  Rows that
 -- are removed here may be locked by another transaction, which is not waited for.
 CREATE FUNCTION outbox.audit_endpoint() RETURNS trigger
-LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET enable_sort = off
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET enable_sort = off
 AS $$
 DECLARE
     hidden CONSTANT text[] := '{endpoint_id,name,tenant,state_since,created_at,updated_at,revision,version,'
@@ -723,7 +724,7 @@ CREATE FUNCTION outbox.alter_endpoint(
     label text DEFAULT NULL,
     metadata jsonb DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET plan_cache_mode = force_generic_plan SET extra_float_digits = 1 -- for rate_limit as JSON
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan SET extra_float_digits = 1 -- for rate_limit as JSON
 AS $$
 BEGIN
     IF 'null' IN (headers, config, metadata) THEN
@@ -745,7 +746,7 @@ COMMENT ON FUNCTION outbox.alter_endpoint IS
 'Changes settings: NULL leaves one as it is, reset names those that go back to their default';
 
 CREATE FUNCTION outbox.pause_endpoint(name text) RETURNS void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$
 DECLARE
     s outbox.endpoint_settings := outbox.lock_endpoint(name);
@@ -759,7 +760,7 @@ END $$;
 COMMENT ON FUNCTION outbox.pause_endpoint IS 'Sends nothing more to the endpoint until it is resumed';
 
 CREATE FUNCTION outbox.resume_endpoint(name text) RETURNS void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$
 DECLARE
     s outbox.endpoint_settings := outbox.lock_endpoint(name);
@@ -773,7 +774,7 @@ COMMENT ON FUNCTION outbox.resume_endpoint IS
 'Goes on where a paused or disabled endpoint stopped, and sends a request at once where it is backing off';
 
 CREATE FUNCTION outbox.seek_endpoint(name text, start_at text) RETURNS void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$
 DECLARE
     s outbox.endpoint_settings := outbox.lock_endpoint(name);
@@ -809,7 +810,7 @@ COMMENT ON FUNCTION outbox.seek_endpoint(text, timestamptz) IS 'Moves the endpoi
 
 CREATE FUNCTION outbox.drop_endpoint(name text, discard bool DEFAULT false,
     if_exists bool DEFAULT false) RETURNS void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$
 DECLARE
     s outbox.endpoint_settings;

@@ -151,7 +151,7 @@ COMMENT ON FUNCTION outbox.set_event_type IS
 'Lists a topic in outbox.event_types, or replaces its entry';
 
 CREATE FUNCTION outbox.drop_event_type(topic text, if_exists bool DEFAULT false) RETURNS void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$
 #variable_conflict use_variable
 BEGIN

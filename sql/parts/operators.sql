@@ -42,14 +42,14 @@ COMMENT ON FUNCTION outbox.command IS
 
 CREATE FUNCTION outbox.retry(endpoint text, event uuid DEFAULT NULL,
     topics text[] DEFAULT NULL, since timestamptz DEFAULT NULL) RETURNS int8
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$ SELECT outbox.command('retry', '{dead,retrying}', $1, $2, $3, $4) $$;
 COMMENT ON FUNCTION outbox.retry IS
 'Makes dead deliveries, and those that wait for a retry, due now with fresh attempts, and returns how many';
 
 CREATE FUNCTION outbox.discard(endpoint text, event uuid DEFAULT NULL,
     topics text[] DEFAULT NULL, since timestamptz DEFAULT NULL) RETURNS int8
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$ SELECT outbox.command('discard', '{dead}', $1, $2, $3, $4) $$;
 COMMENT ON FUNCTION outbox.discard IS 'Gives dead deliveries up for good, and returns how many';
 
@@ -149,7 +149,7 @@ COMMENT ON FUNCTION outbox.cancel_replay IS
 'Ends a replay where it is, and returns true if it had not ended. What it has come to is sent';
 
 CREATE FUNCTION outbox.cancel(event uuid, endpoint text DEFAULT NULL) RETURNS bool
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$
 DECLARE
     n int8;

@@ -124,7 +124,7 @@ COMMENT ON FUNCTION outbox.check_portal IS
 -- What calls leave behind is bounded by their number.  The calls of a tenant run one after
 -- the other: the lock is one of a row, which no other role can take.
 CREATE FUNCTION outbox.portal_spend(tenant text) RETURNS void
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -147,7 +147,7 @@ COMMENT ON FUNCTION outbox.portal_spend IS 'Counts a call of a tenant that chang
 
 -- The row is locked, so that the endpoint is still the tenant's when it is changed.
 CREATE FUNCTION outbox.portal_own(tenant text, name text) RETURNS outbox.endpoint_settings
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$
 DECLARE
     s outbox.endpoint_settings;
@@ -238,7 +238,7 @@ COMMENT ON FUNCTION outbox.portal_settings IS
 -- longer to make than to run, so a session makes it once.
 CREATE FUNCTION outbox.portal_endpoint(tenant text, name text) RETURNS SETOF jsonb
 LANGUAGE plpgsql STABLE ROWS 10 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET "TimeZone" = 'UTC' SET extra_float_digits = 1 SET jit = off
+SET enable_seqscan = off SET jit = off SET "TimeZone" = 'UTC' SET extra_float_digits = 1 SET jit = off
 AS $$
 BEGIN
     RETURN QUERY
@@ -389,7 +389,7 @@ COMMENT ON FUNCTION outbox.portal_create_endpoint IS
 CREATE FUNCTION outbox.portal_alter_endpoint(tenant text, name text, settings jsonb, version int8 DEFAULT NULL)
 RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
+SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     s outbox.endpoint_settings := outbox.portal_own(tenant, name);
@@ -404,7 +404,7 @@ COMMENT ON FUNCTION outbox.portal_alter_endpoint IS
 'Changes settings of an endpoint of a tenant, those that it may choose (null: back to the default), and returns it';
 
 CREATE FUNCTION outbox.portal_pause_endpoint(tenant text, name text) RETURNS jsonb
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$
 DECLARE
     s outbox.endpoint_settings := outbox.portal_own(tenant, name);
@@ -435,7 +435,7 @@ END $$;
 COMMENT ON FUNCTION outbox.check_portal_paused IS 'Refuses an endpoint that the operator paused (55000)';
 
 CREATE FUNCTION outbox.portal_resume_endpoint(tenant text, name text) RETURNS jsonb
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$
 BEGIN
     PERFORM outbox.check_portal_paused(outbox.portal_own(tenant, name));
@@ -446,7 +446,7 @@ COMMENT ON FUNCTION outbox.portal_resume_endpoint IS
 'Goes on with an endpoint that its tenant paused or that was disabled, and returns it (55000: the operator paused it)';
 
 CREATE FUNCTION outbox.portal_drop_endpoint(tenant text, name text, discard bool DEFAULT false) RETURNS void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$
 BEGIN
     PERFORM outbox.check_portal_paused(outbox.portal_own(tenant, name));
@@ -473,7 +473,7 @@ END $$;
 COMMENT ON FUNCTION outbox.portal_secret IS 'The secret, or the public key, that requests to an endpoint of a tenant are verified with';
 
 CREATE FUNCTION outbox.portal_rotate_secret(tenant text, name text, grace interval DEFAULT '24 hours') RETURNS jsonb
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$
 BEGIN
     PERFORM outbox.portal_own(tenant, name);
@@ -612,7 +612,7 @@ COMMENT ON FUNCTION outbox.portal_delivery IS
 
 CREATE FUNCTION outbox.portal_retry(tenant text, endpoint text, event uuid DEFAULT NULL,
     since timestamptz DEFAULT NULL, topics text[] DEFAULT NULL) RETURNS jsonb
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$
 DECLARE
     n int8 := 1;

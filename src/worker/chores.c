@@ -145,7 +145,7 @@ outbox_settle_step(TimestampTz now, bool final)
 	if (!final && !due && outbox_loop.traffic.unsettled < OUTBOX_SETTLE_AFTER)
 	{
 		if (something_to_settle(now))
-			outbox_loop_want_settle(now);
+			outbox_loop_want_settle(now, false);
 		return;
 	}
 	if (!final && now < outbox_loop.due.retry_locks_at)

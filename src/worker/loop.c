@@ -29,14 +29,18 @@ outbox_loop_reload_is_due(void)
 }
 
 void
-outbox_loop_want_settle(TimestampTz now)
+outbox_loop_want_settle(TimestampTz now, bool has_rows)
 {
-	if (outbox_loop.due.settle_at != 0)
-		return;
-	outbox_loop.due.settle_at = now +
-		Max(outbox_settle_interval * INT64CONST(1000),
-			Min(outbox_loop.due.settle_took * SETTLE_SHARE, SETTLE_LATEST));
-	outbox_loop.due.settle_took = 0;
+	TimestampTz soon = now + outbox_settle_interval * INT64CONST(1000);
+
+	if (outbox_loop.due.settle_at == 0)
+	{
+		outbox_loop.due.settle_at = Max(
+			soon, now + Min(outbox_loop.due.settle_took * SETTLE_SHARE, SETTLE_LATEST));
+		outbox_loop.due.settle_took = 0;
+	}
+	if (has_rows)
+		outbox_loop.due.settle_at = Min(outbox_loop.due.settle_at, soon);
 }
 
 int

@@ -245,7 +245,7 @@ outbox_publish(TimestampTz now)
 		if (outbox_settle_wants(ep))
 		{
 			outbox_settle_add(&outbox_loop.to_settle, ep);
-			outbox_loop_want_settle(now);
+			outbox_loop_want_settle(now, ep->queue->nsettling > 0);
 		}
 		if (ep->tally->figures_until <= now)
 			outbox_tally_end_figures(ep);

@@ -100,7 +100,7 @@ static XLogRecPtr  needed_lsn; /* events that were read wait for the WAL up to h
 static void
 delivery_ended(OutboxEndpoint *ep, TimestampTz now)
 {
-	outbox_loop_want_settle(now);
+	outbox_loop_want_settle(now, ep->queue->nsettling > 0);
 	outbox_busy_add(ep);
 	if (ep->feed->drop_window)
 		outbox_window_drop(ep, &outbox_loop.head);
@@ -337,7 +337,7 @@ shares_step(TimestampTz now)
 	{
 		outbox_roster_leave();
 		outbox_leftovers_leave();
-		outbox_loop_want_settle(now);
+		outbox_loop_want_settle(now, false);
 	}
 	outbox_loop.database_ours = outbox_loop.database_ours && outbox_serves_database();
 }
@@ -388,7 +388,7 @@ reload_step(TimestampTz now)
 	wakeup_at = now; /* an endpoint may start behind the last tick */
 	outbox_loop.commands_pending = true;
 	outbox_loop.replays_changed = true;
-	outbox_loop_want_settle(now);
+	outbox_loop_want_settle(now, false);
 }
 
 /*

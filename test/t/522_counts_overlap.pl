@@ -35,8 +35,7 @@ ask("SELECT count(outbox.emit('dead.n', '{}')) FROM generate_series(1, 10)");
 ok(wait_sql($node, "SELECT dead = 10 FROM outbox.stats WHERE endpoint = 'dead'"), 'dead letters');
 is(ask("BEGIN; SELECT outbox.retry('dead'); SELECT outbox.retry('dead'); SELECT outbox.discard('dead'); COMMIT"),
 	"10\n10\n10", 'each says how many it concerns');
-ok(wait_sql($node, "SELECT dead = 0 AND retrying = 0 FROM outbox.stats WHERE endpoint = 'dead'"), 'the last one holds');
-is(ask("SELECT count(*) FROM outbox.commands"), '0', 'and nothing is left');
+ok(wait_sql($node, "SELECT count(*) = 0 FROM outbox.commands"), 'and all are carried out');
 endpoint($node, $receiver, 'again', '/status/500/again', "topics => '{again.*}', max_attempts => 1");
 ask("SELECT count(outbox.emit('again.n', '{}')) FROM generate_series(1, 10)");
 ok(wait_sql($node, "SELECT dead = 10 FROM outbox.stats WHERE endpoint = 'again'"), 'dead letters');
