@@ -540,7 +540,7 @@ used_too_much(KafkaCluster *c)
 	c->spent += spent;
 	c->counted_at = now;
 
-	/* New topics cost for a while, so what they have earned may be spent later. */
+	/* New topics cost for a while, so their allowance may be used later. */
 	spent -= c->earned;
 	c->earned = Min(Max(-spent, 0), CPU_TOPIC * c->topics.count);
 	return before > 0 && spent > (now - before) * 1000000 * CPU_SHARE;

@@ -72,9 +72,9 @@ extern OutboxEndpoint *outbox_loop_find(int32 id);
 extern int			   outbox_loop_place_of(int32 id);
 
 /*
- * Something waits to be settled.  It waits for outbox.settle_interval, and what is no row of
- * outbox.parked for longer where the last settle took long, so that settling takes a small
- * part of the time.
+ * Something waits to be settled.  It waits for outbox.settle_interval.  Without rows of
+ * outbox.parked it waits for longer where the last settle took long, so that settling takes
+ * a small part of the time.
  */
 extern void outbox_loop_want_settle(TimestampTz now, bool has_rows);
 
