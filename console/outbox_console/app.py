@@ -80,6 +80,10 @@ class Console:
         except database.Away as e:
             LOG.warning("the database cannot be asked: %s", e)
             response = self.problem(request, user, 503, "The database cannot be asked", str(e))
+        except (KeyError, jinja2.UndefinedError) as e:
+            LOG.error("%s: not in what the database answered: %s", request.url.path, e)
+            response = self.problem(request, user, 503, "This cannot be shown",
+                                    "The extension in this database is of another version than the console: an answer had no %s." % e)
         if fresh:
             self.access.set_cookie(response, COOKIE, seal("session", fresh), 12 * 3600)
         return response

@@ -41,7 +41,8 @@ class Answer:
 
 def words(error):
     """An error of the database for readers: our words, or its own message and hint."""
-    known = WORDS.get(error.sqlstate)
+    # A standby refuses a transaction that writes as a feature it has not.
+    known = WORDS["25006"] if error.sqlstate == "0A000" and "during recovery" in str(error) else WORDS.get(error.sqlstate)
     if known:
         return known
     said = " ".join(str(error.diag.message_primary or error).split())

@@ -79,6 +79,8 @@ def verdict(status, figure, endpoints):
     """Is everything well?  (kind, sentence, why)."""
     if not status:
         return "unknown", "It is not known whether events are delivered.", ""
+    if status["standby"]:
+        return "unknown", "This server is a standby: it sends nothing.", words.STANDBY
     if status["state"] != "running":
         said = status["reason"] or words.STATES.get(status["state"], "")
         return "bad", "Nothing is sent: the state is %s." % status["state"], said
@@ -109,7 +111,7 @@ def verdict(status, figure, endpoints):
 async def overview(session, _):
     """Is everything well, and where not."""
     # Not retained_by, which looks at each of 20,000 endpoints.  The endpoints in trouble have what they retain.
-    status = await session.read("SELECT state, reason, log_bytes, held_steps FROM outbox.status")
+    status = await session.read("SELECT state, reason, log_bytes, held_steps, pg_is_in_recovery() AS standby FROM outbox.status")
     metrics = await session.read("SELECT name, labels, value FROM outbox.metrics(20)")
     figure, troubled = {}, []
     for row in metrics.rows:
@@ -348,7 +350,7 @@ async def tenant(session, q):
 
 async def system(session, _):
     """Workers, steps on hold, what was set aside, sources, sinks and space."""
-    return {"status": await session.read("SELECT *, retention::text AS retention_text, attempts_retention::text AS attempts_text FROM outbox.status"),
+    return {"status": await session.read("SELECT *, pg_is_in_recovery() AS standby, retention::text AS retention_text, attempts_retention::text AS attempts_text FROM outbox.status"),
             "workers": await session.read("SELECT * FROM outbox.workers ORDER BY datname, worker"),
             "steps": await session.read("SELECT * FROM outbox.held_steps ORDER BY since LIMIT 200"),
             "aside": await session.read("SELECT * FROM outbox.set_aside ORDER BY failed_at DESC LIMIT 200"),
@@ -359,7 +361,7 @@ async def system(session, _):
                                         " FROM outbox.endpoints GROUP BY 1 ORDER BY 2 DESC"),
             "retained": await session.read("SELECT endpoint, state, retained_bytes, oldest_pending_age FROM outbox.stats WHERE retained_bytes > 0"
                                            " ORDER BY retained_bytes DESC LIMIT 5"),
-            "states": words.STATES}
+            "states": words.STATES, "standby": words.STANDBY}
 
 
 async def catalogue(session, _):

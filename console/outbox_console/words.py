@@ -17,6 +17,8 @@ STATES = {
     "version_mismatch": "Library and objects differ: ALTER EXTENSION outbox UPDATE, or restart the server.",
 }
 
+STANDBY = "Its primary delivers the events. Here is what has been copied from it so far, and nothing can be changed."
+
 # What a state of an endpoint means.
 ENDPOINT_STATES = {
     "active": "It gets its events.",

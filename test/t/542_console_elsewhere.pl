@@ -1,0 +1,111 @@
+# On a standby, in a read-only database, and with an extension of another version,
+# the console says so in words, shows nothing that it does not know, and comes back by itself.
+use strict;
+use warnings;
+
+use HTTP::Tiny;
+use OutboxTest;
+use OutboxTest::Console;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+OutboxTest::Console::skip_without_python();
+
+my $node = outbox_node('primary', streaming => 1);
+my $receiver = OutboxTest::Receiver->new('main');
+my $http = HTTP::Tiny->new(max_redirect => 0, timeout => 60);
+my @screens = grep { !/[{]/ } OutboxTest::Console::names('SCREENS', 'screens');
+
+sub page
+{
+	my ($console, $path) = @_;
+	my $answer = $http->get($console->url . $path);
+
+	fail("$path: $answer->{status} $answer->{content}") if $answer->{status} == 500;
+	return $answer->{content};
+}
+
+# Asks for an action as a form of the console's own page does.
+sub act
+{
+	my ($console, $action, %fields) = @_;
+	my $asked = $http->get($console->url . "/do/$action?" . $http->www_form_urlencode(\%fields));
+	my ($token) = $asked->{content} =~ /name="token" value="(\w+)"/;
+	my ($cookie) = $asked->{headers}{'set-cookie'} =~ /\b(outbox_console=[^;]+)/;
+	return $http->post_form($console->url . "/do/$action", { %fields, token => $token, sure => 1 }, { headers => { cookie => $cookie } });
+}
+
+sub says
+{
+	my ($console, $path, $pattern, $name) = @_;
+	my $said;
+	ok(scalar(wait_until { ($said = page($console, $path)) =~ $pattern } $name), $name)
+	  or diag($said =~ s/<[^>]*>//gr =~ s/\n\s*/\n/gr);
+	return;
+}
+
+OutboxTest::Console::roles($node);
+endpoint($node, $receiver, 'billing', '/ok/billing', "tenant => 'acme'");
+endpoint($node, $receiver, 'crm', '/abort/crm', "topics => '{order.*}'");
+my $event = emit($node, 'order.created', '{}', "key => 'k'");
+endpoint_shows($node, 'crm', 'dead = 1', 'a delivery is dead');
+
+# A standby
+$node->backup('backup');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($node, 'backup', has_streaming => 1);
+$standby->start;
+$node->wait_for_catchup($standby);
+my $console = OutboxTest::Console->new($standby);
+says($console, '/', qr/standby/, 'the overview says that this is a standby');
+like(page($console, '/'), qr/data-live/, 'and is read again by itself');
+unlike(page($console, '/'), qr/All is well|read the server log/, 'it does not say that all is well, and sends nobody to look for a worker');
+like(page($console, '/system'), qr/standby/, 'and so does the page of the system');
+like(page($console, '/dead'), qr/order\.created/, 'what has been copied is shown');
+my $refused = act($console, 'pause', endpoint => 'billing');
+is($refused->{status}, 409, 'an action is refused');
+like($refused->{content}, qr/Nothing was changed.*standby/s, 'and the page says why');
+$standby->promote;
+says($console, '/', qr/Events are delivered|All is well|log is held/, 'once it is promoted, the page says how it is');
+is(act($console, 'pause', endpoint => 'billing')->{status}, 303, 'and an action is carried out');
+$console->stop;
+$standby->stop;
+
+# A database that takes no changes
+$console = OutboxTest::Console->new($node);
+$node->safe_psql('postgres', "ALTER SYSTEM SET default_transaction_read_only = on; SELECT pg_reload_conf()");
+says($console, '/', qr/dead letter waits/, 'a server whose transactions are read-only is shown as ever');
+is(act($console, 'pause', endpoint => 'crm')->{status}, 303, 'and a command says that it writes');
+$node->safe_psql('postgres', "SET default_transaction_read_only = off; ALTER ROLE console SET statement_timeout = '1ms'");
+like(page($console, '/'), qr/dead letter waits/, 'limits of the role do not end the questions of the console');
+$node->safe_psql('postgres', 'ALTER SYSTEM RESET default_transaction_read_only');
+$node->safe_psql('postgres', 'SELECT pg_reload_conf()');
+
+# Another version: objects that are not there, then a worker that will not run
+$node->safe_psql('postgres', <<'SQL');
+ALTER VIEW outbox.set_aside RENAME TO set_aside_once;
+ALTER VIEW outbox.stats RENAME COLUMN dead TO dead_once;
+ALTER FUNCTION outbox.metrics RENAME TO metrics_once;
+SQL
+like(page($console, '/'), qr/It is not known whether events are delivered.*another version/s, 'of another version nothing is claimed');
+like(page($console, '/system'), qr/Not known.*no such view.*another version/s, 'a view that is not there is not an empty one');
+$refused = $http->get($console->url . '/do/drop?endpoint=crm');
+is($refused->{status}, 503, 'an action that cannot be counted is not offered');
+like($refused->{content}, qr/another version/, 'and the page says why');
+is(join(' ', grep { page($console, $_) !~ /another version/ } '/endpoints', '/endpoint/crm', '/search?q=crm', '/tenants', '/dead'), '',
+	'and so does each screen with what is not there');
+$node->safe_psql('postgres', <<'SQL');
+ALTER VIEW outbox.set_aside_once RENAME TO set_aside;
+ALTER VIEW outbox.stats RENAME COLUMN dead_once TO dead;
+ALTER FUNCTION outbox.metrics_once RENAME TO metrics;
+SQL
+says($console, '/', qr/dead letter waits/, 'when the objects are there, so are the pages');
+$node->safe_psql('postgres', "UPDATE pg_extension SET extversion = '0.9' WHERE extname = 'outbox'");
+$node->restart;
+says($console, '/', qr/Nothing is sent.*version 0\.9/s, 'a worker that does not run with these objects is said, with the versions');
+$node->safe_psql('postgres', "UPDATE pg_extension SET extversion = '1.0' WHERE extname = 'outbox'; SELECT outbox.endpoint_changed(0)");
+says($console, '/', qr/dead letter waits/, 'and is over by itself');
+unlike($console->log, qr/Traceback/, 'no fault of the console is in its log');
+$console->stop;
+done_testing();
