@@ -1,5 +1,4 @@
-# On a standby, in a read-only database, and with an extension of another version,
-# the console says so in words, shows nothing that it does not know, and comes back by itself.
+# On a standby, and with an extension of another version, the console says so in words and claims nothing.
 use strict;
 use warnings;
 
