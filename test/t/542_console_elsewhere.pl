@@ -1,4 +1,4 @@
-# On a standby, and with an extension of another version, the console says so in words and claims nothing.
+# The console says in words that it asks a standby, or an extension of another version.
 use strict;
 use warnings;
 
