@@ -75,7 +75,7 @@ COMMENT ON TYPE outbox.attempt IS 'A row of outbox.attempts_page(): a row of out
 CREATE FUNCTION outbox.page_bound(tenant text, at timestamptz) RETURNS int8
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET jit = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -111,7 +111,7 @@ CREATE FUNCTION outbox.page_rows(event uuid, endpoints int4[], status text, star
     from_time timestamptz, to_time timestamptz, OUT seqs int8[], OUT ids int4[], OUT stopped text)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET jit = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -196,7 +196,7 @@ CREATE FUNCTION outbox.deliveries_page(endpoint text DEFAULT NULL, tenant text D
 RETURNS SETOF outbox.delivery
 LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 20
 SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET jit = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 DECLARE
     wanted CONSTANT text := status;
@@ -239,7 +239,7 @@ CREATE FUNCTION outbox.attempts_page(endpoint text DEFAULT NULL, tenant text DEF
 RETURNS SETOF outbox.attempt
 LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 20
 SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET jit = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 DECLARE
     endpoints CONSTANT int4[] := outbox.page_endpoints(endpoint, tenant, NULL, page_size);

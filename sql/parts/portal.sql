@@ -238,7 +238,7 @@ COMMENT ON FUNCTION outbox.portal_settings IS
 -- longer to make than to run, so a session makes it once.
 CREATE FUNCTION outbox.portal_endpoint(tenant text, name text) RETURNS SETOF jsonb
 LANGUAGE plpgsql STABLE ROWS 10 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET jit = off SET "TimeZone" = 'UTC' SET extra_float_digits = 1 SET jit = off
+SET enable_seqscan = off SET jit = off SET "TimeZone" = 'UTC' SET extra_float_digits = 1
 AS $$
 BEGIN
     RETURN QUERY

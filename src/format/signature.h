@@ -53,8 +53,9 @@ extern bool outbox_secret_decode(const char *secret, OutboxSecretForm form,
 extern char *outbox_secret_generate(bool private_key);
 
 /*
- * Writes the HMAC or signature of head and body, in hex or base64, into 'out' (OUTBOX_SIGNATURE_MAX
- * bytes, not terminated).  Returns its length.  Throws if the hash fails.
+ * Writes the HMAC or signature of head and body, in hex or base64, into 'out'
+ * (OUTBOX_SIGNATURE_MAX bytes, not terminated).  Returns its length.  Throws if the hash
+ * fails.
  */
 extern size_t outbox_sign(const OutboxKey *key, OutboxHash hash, bool hex,
 						  const char *head, size_t head_len, const char *body,

@@ -144,7 +144,7 @@ outbox_settle_step(TimestampTz now, bool final)
 
 	if (!final && !due && outbox_loop.traffic.unsettled < OUTBOX_SETTLE_AFTER)
 	{
-		if (something_to_settle(now))
+		if (outbox_loop.due.settle_at == 0 && something_to_settle(now))
 			outbox_loop_want_settle(now, false);
 		return;
 	}

@@ -296,8 +296,8 @@ slice_of_events(const OutboxForget *f, Removed *r)
 }
 
 /*
- * Removes scheduled events with their deduplication keys.  A row that another transaction has locked, to cancel it, is
- * left for the next pass.
+ * Removes scheduled events with their deduplication keys.  A row that another transaction
+ * has locked, to cancel it, is left for the next pass.
  */
 static bool
 slice_of_scheduled(const OutboxForget *f, Removed *r)
