@@ -391,8 +391,8 @@ BEGIN
     INSERT INTO outbox.subscriptions (endpoint_id, version, topics, filter, read, reading, last_seq)
     SELECT s.endpoint_id, s.version, s.topics, s.filter, '3:3:', NULL, 0 FROM outbox.endpoint_settings s;
     DELETE FROM outbox.ticks;
-    INSERT INTO outbox.ticks (piece, tick, taken_at, snapshot, seq_low, seq_high)
-    SELECT 0, tick + 1, clock_timestamp(), here.committed, here.seq_low, here.seq_low;
+    INSERT INTO outbox.ticks (piece, tick, taken_at, snapshot, seq_low, seq_high, clock)
+    SELECT 0, tick + 1, clock_timestamp(), here.committed, here.seq_low, here.seq_low, -1;
     PERFORM outbox.endpoint_changed(0);
     PERFORM outbox.wake_launcher();
     RETURN n;

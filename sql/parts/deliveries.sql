@@ -59,8 +59,10 @@ CREATE TABLE outbox.ticks (
     snapshot        pg_snapshot NOT NULL,
     seq_low         int8 NOT NULL,
     seq_high        int8 NOT NULL,
+    clock           int4 NOT NULL,   -- raised where taken_at is earlier than that of the tick before
     PRIMARY KEY (tick, piece)
 ) PARTITION BY LIST (piece);
+CREATE INDEX ticks_time ON outbox.ticks (clock, taken_at, tick);
 CREATE TABLE outbox.ticks_0 PARTITION OF outbox.ticks FOR VALUES IN (0);
 CREATE TABLE outbox.ticks_1 PARTITION OF outbox.ticks FOR VALUES IN (1);
 CREATE TABLE outbox.ticks_2 PARTITION OF outbox.ticks FOR VALUES IN (2);

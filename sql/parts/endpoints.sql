@@ -244,10 +244,12 @@ COMMENT ON FUNCTION outbox.filter_matches IS
 -- Takes the lock that keeps the log from being shortened until the place is stored.
 CREATE FUNCTION outbox.resolve_start(start_at text, replayed_from timestamptz,
     OUT snapshot pg_snapshot, OUT seq_low int8)
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$
 DECLARE
     at timestamptz := replayed_from;
+    last outbox.ticks;
+    next outbox.ticks;
 BEGIN
     LOCK TABLE outbox.endpoint_settings IN ROW EXCLUSIVE MODE;
     IF outbox.current_epoch() < 0 THEN
@@ -287,27 +289,28 @@ BEGIN
                   HINT = 'Use ''now'', ''beginning'' or a timestamp in the past.';
     END IF;
     -- The newest tick that has no event before it which was emitted later than the
-    -- given time. Where the clock was set back, times do not follow the log: between
-    -- such ticks the time of each event counts.
-    SELECT t.snapshot, t.seq_low INTO snapshot, seq_low
-    FROM outbox.ticks t
-    WHERE t.taken_at <= at AND t.tick < COALESCE((
-        SELECT min(q.tick)
-        FROM (SELECT c.tick, c.taken_at, c.seq_high,
-                     lag(c.taken_at) OVER w AS before, lag(c.seq_low) OVER w AS low
-              FROM outbox.ticks c WINDOW w AS (ORDER BY c.tick)) q
-        WHERE q.taken_at > at
-        OR (q.taken_at < q.before
-            AND EXISTS (SELECT 1 FROM outbox.events e
-                        WHERE e.seq > q.low AND e.seq <= q.seq_high AND e.created_at >= at))), t.tick + 1)
-    ORDER BY t.tick DESC LIMIT 1;
-    IF NOT FOUND AND replayed_from IS NULL
+    -- given time.  Times follow the log until the clock is set back, and then again.
+    -- Between two ticks with that between them the time of each event counts.
+    SELECT min(t.clock) INTO next.clock FROM outbox.ticks t;
+    LOOP
+        SELECT * INTO last FROM outbox.ticks t WHERE (t.clock, t.taken_at) <= (next.clock, at)
+        ORDER BY t.clock DESC, t.taken_at DESC, t.tick DESC LIMIT 1;
+        SELECT * INTO next FROM outbox.ticks t
+        WHERE (t.clock, t.taken_at, t.tick) > (last.clock, last.taken_at, last.tick)
+        ORDER BY t.clock, t.taken_at, t.tick LIMIT 1;
+        EXIT WHEN NOT FOUND OR next.taken_at > at
+            OR EXISTS (SELECT FROM outbox.events e
+                       WHERE e.seq > last.seq_low AND e.seq <= next.seq_high AND e.created_at >= at);
+    END LOOP;
+    snapshot := last.snapshot;
+    seq_low := last.seq_low;
+    IF seq_low IS NULL AND replayed_from IS NULL
        AND EXISTS (SELECT 1 FROM outbox.origins o WHERE o.adopted_by IS NOT NULL) THEN
         RAISE EXCEPTION 'start_at "%" is earlier than the adoption of this log', start_at
             USING ERRCODE = 'object_not_in_prerequisite_state',
                   HINT = 'Use ''beginning'' to go back to the first event that is kept, '
                          'or outbox.replay(), which reads the time of each event.';
-    ELSIF NOT FOUND THEN
+    ELSIF seq_low IS NULL THEN
         snapshot := '3:3:';
         seq_low := 0;
     END IF;

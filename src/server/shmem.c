@@ -143,6 +143,8 @@ clear_slot(OutboxDatabase *db, bool first)
 	set_u64(&db->last_tick, first, 0);
 	set_u64(&db->last_position, first, 0);
 	set_u64(&db->last_shared, first, 0);
+	db->clock_time = 0;
+	db->clock = 0;
 	set_u32(&db->numbers.sequence, first, InvalidOid);
 	set_u64(&db->unmatched, first, 0);
 	for (int c = 0; c < OUTBOX_COUNTERS; c++)

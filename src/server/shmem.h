@@ -224,6 +224,13 @@ typedef struct OutboxDatabase
 	pg_atomic_uint64 last_position;
 	pg_atomic_uint64 last_shared;
 
+	/*
+	 * Of the tick that was stored last: its time, and how often that was earlier than the
+	 * one before (under tick_lock).
+	 */
+	TimestampTz clock_time;
+	int32		clock;
+
 	OutboxNumbers numbers;
 
 	/* Events that no endpoint subscribes to, since the database has had a worker. */

@@ -272,12 +272,21 @@ outbox_positions_raise_numbers(OutboxDatabase *db)
 					"(SELECT pg_catalog.max(GREATEST(read_tick, reading_tick)) FROM newest),"
 					"(SELECT pg_catalog.max(tick) FROM outbox.ticks)),"
 					" (SELECT pg_catalog.max(number) FROM newest),"
-					" (SELECT -pg_catalog.min(id)::pg_catalog.int8 FROM ids WHERE id < 0)",
+					" (SELECT -pg_catalog.min(id)::pg_catalog.int8 FROM ids WHERE id < 0),"
+					" t.clock, t.taken_at FROM (SELECT) one LEFT JOIN (SELECT clock, taken_at"
+					" FROM outbox.ticks ORDER BY clock DESC, taken_at DESC LIMIT 1) t ON true",
 		0, NULL, NULL, NULL);
 	row = fetch_row(0);
 	outbox_raise(&db->last_tick, (uint64) row_int8(row, 0));
 	outbox_raise(&db->last_position, (uint64) row_int8(row, 1));
 	outbox_raise(&db->last_shared, (uint64) row_int8(row, 2));
+	LWLockAcquire(outbox_shared->tick_lock, LW_EXCLUSIVE);
+	if (!row.nulls[3] && DatumGetInt32(row.values[3]) >= db->clock)
+	{
+		db->clock_time = Max(db->clock_time, row_time(row, 4, 0));
+		db->clock = DatumGetInt32(row.values[3]);
+	}
+	LWLockRelease(outbox_shared->tick_lock);
 }
 
 /* The pending events that still exist, and are not forgotten. */
@@ -520,9 +529,15 @@ outbox_positions_write(OutboxPositions *p)
 void
 outbox_positions_write_tick(const OutboxTick *tick, int piece)
 {
-	Datum values[6];
-	bool  nulls[6] = {0};
+	Datum values[7];
+	bool  nulls[7] = {0};
 
+	LWLockAcquire(outbox_shared->tick_lock, LW_EXCLUSIVE);
+	if (tick->taken_at < db->clock_time)
+		db->clock++;
+	db->clock_time = tick->taken_at;
+	values[6] = Int32GetDatum(db->clock);
+	LWLockRelease(outbox_shared->tick_lock);
 	values[0] = Int16GetDatum(piece);
 	values[1] = Int64GetDatum(tick->number);
 	values[2] = TimestampTzGetDatum(tick->taken_at);

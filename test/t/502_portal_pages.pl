@@ -7,8 +7,8 @@ use OutboxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# without a worker, so that only the calls read and write
-my $node = outbox_node('main', conf => "outbox.databases = 'none'\nautovacuum = off\n");
+# the worker sends nothing, so that only the calls read and write
+my $node = outbox_node('main', conf => "outbox.enabled = off\nautovacuum = off\n");
 
 sub ask
 {
@@ -90,7 +90,7 @@ sub rows_read
 	return ask("SELECT sum(seq_tup_read + idx_tup_fetch) FROM pg_stat_user_tables WHERE relname IN ('endpoint_settings', 'endpoint_secrets')");
 }
 
-$node->append_conf('postgresql.conf', "outbox.databases = 'postgres'\n");
+$node->append_conf('postgresql.conf', "outbox.enabled = on\n");
 rows_read();
 wait_sql($node, "SELECT state = 'running' FROM outbox.status");
 rows_read();
