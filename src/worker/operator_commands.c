@@ -72,6 +72,7 @@ typedef struct Command
 	char		   *key;
 	bool			blocked; /* true if it is dead in a way that can block its key */
 	bool			known;	 /* true if the event was found */
+	bool			overruled;
 	uint64			xid;
 	TimestampTz		due;	 /* next_attempt_at of a row that says 'retrying' */
 	ItemPointerData place;	 /* of the command */
@@ -179,6 +180,8 @@ resend(Command *c)
 static void
 carry_out(Command *c)
 {
+	if (c->overruled)
+		return;
 	if (is(c->action, "forget"))
 		forget(c);
 	else if (is(c->action, "cancel"))
@@ -194,18 +197,14 @@ carry_out(Command *c)
 		c->changes = true;
 		c->due = GetCurrentTransactionStartTimestamp();
 	}
-	else if (is(c->action, "discard") && is(c->status, "dead"))
+	else if (is(c->action, "discard") || is(c->action, "limit"))
 	{
-		c->effect = EFFECT_BURY;
-		c->changes = true;
-	}
-	else if (is(c->action, "limit"))
-	{
-		/* A dead letter was counted when it died. */
+		/* A dead letter was counted when it died.  One to discard may be retried by now. */
 		c->effect = end_of(c);
 		c->changes = c->effect != EFFECT_NONE;
 		if (c->changes && c->effect != EFFECT_BURY)
-			c->counts = OUTBOX_COUNT_BACKLOG;
+			c->counts = is(c->action, "limit") ? OUTBOX_COUNT_BACKLOG :
+												 OUTBOX_COUNT_CANCELLED;
 	}
 	else if (is(c->action, "due") && is(c->status, "retrying") &&
 			 !outbox_retries_contains(c->ep, c->seq) &&
@@ -395,7 +394,8 @@ take_effect(Command *c)
 	next(COL_REASON, "k.reason") \
 	next(COL_DUE, "k.next_attempt_at") \
 	next(COL_PLACE, "c.place") \
-	next(COL_ROW, "k.row")
+	next(COL_ROW, "k.row") \
+	next(COL_OVERRULED, "o.overruled")
 /* clang-format on */
 
 enum
@@ -403,9 +403,14 @@ enum
 	OUTBOX_COLUMN_NUMBERS(COLUMNS)
 };
 
+/* What operators ask for a delivery that waits or is dead. */
+#define ASKED "IN ('retry', 'discard', 'cancel')"
+
 /*
  * Reads the next commands of this part of the pass, with the rows of their deliveries, and
- * returns how many.  One for a delivery waits for those before it that were set aside.
+ * returns how many.  One for a delivery waits for any before it that was set aside, and
+ * is overruled by a later one for another action, because requests are sent between batches.
+ * Only the index by delivery serves to find that, even with wrong statistics.
  */
 static int
 read_commands(Command *commands)
@@ -432,6 +437,11 @@ read_commands(Command *commands)
 								" AND p.seq = c.seq LIMIT 1) k ON true"
 								" LEFT JOIN LATERAL (SELECT outbox.order_key(a.tenant, a.key) AS key, a.xid FROM outbox.all_events a"
 								" WHERE a.seq = c.seq AND k.seq IS NULL LIMIT 1) e ON true"
+								" LEFT JOIN LATERAL (SELECT true AS overruled FROM outbox.commands w"
+								" WHERE w.seq = c.seq AND w.endpoint_id + 0 = c.endpoint_id"
+								" AND w.command_id + 0 > c.command_id AND w.action " ASKED
+								" AND c.action " ASKED
+								" AND w.action <> c.action LIMIT 1) o ON true"
 								" ORDER BY c.endpoint_id, c.command_id",
 		4, (Oid[]){INT4ARRAYOID, INT4OID, INT8OID, INT4OID}, args, NULL);
 	for (int i = 0; i < n; i++)
@@ -454,6 +464,7 @@ read_commands(Command *commands)
 		c->place = *(ItemPointer) DatumGetPointer(row.values[COL_PLACE]);
 		if (!row.nulls[COL_ROW])
 			c->row = *(ItemPointer) DatumGetPointer(row.values[COL_ROW]);
+		c->overruled = !row.nulls[COL_OVERRULED];
 		c->known = !row.nulls[COL_XID];
 		if (c->known)
 			c->xid = U64FromFullTransactionId(
@@ -486,7 +497,7 @@ fetch(Command *commands, bool *end, TimestampTz *begun)
  * Returns how many of the commands can be carried out together, or are left alone.  The
  * row read of a delivery is true until a command changes it.  So the batch ends before a
  * command for the same delivery, and before another action.  A probe concerns no
- * delivery, and ends no batch.
+ * delivery, and ends no batch, and neither does a command that is overruled.
  */
 static int
 together(Command *commands, int n)
@@ -497,13 +508,15 @@ together(Command *commands, int n)
 	{
 		commands[i].left_alone = outbox_command_pass_leaves(commands[i].endpoint_id,
 															commands[i].ep);
-		if (commands[i].left_alone || is(commands[i].action, "probe"))
+		if (commands[i].left_alone || commands[i].overruled ||
+			is(commands[i].action, "probe"))
 			continue;
 		if (action != NULL && !is(commands[i].action, action))
 			return i;
 		action = commands[i].action;
 		for (int j = 0; j < i; j++)
-			if (commands[j].ep == commands[i].ep && commands[j].seq == commands[i].seq)
+			if (!commands[j].overruled && commands[j].ep == commands[i].ep &&
+				commands[j].seq == commands[i].seq)
 				return i;
 	}
 	return n;

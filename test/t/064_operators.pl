@@ -309,10 +309,10 @@ becomes($_, 'cancelled:cancelled', 'cancelled once') foreach $retrying, $again;
 ask("BEGIN; SELECT outbox.discard('x', '$alone'); SELECT outbox.discard('x', '$alone'); COMMIT");
 becomes($alone, 'cancelled:discarded', 'discarded once');
 $receiver->control(path => '/ok/x', behave => '/hold');
-ask("BEGIN; SELECT outbox.retry('x'); SELECT outbox.discard('x'); SELECT outbox.cancel('$follower', 'x'); COMMIT");
+ask("BEGIN; SELECT outbox.retry('x'); SELECT outbox.cancel('$follower', 'x'); SELECT outbox.discard('x'); COMMIT");
 becomes($follower, 'cancelled:cancelled', 'cancelled');
 $receiver->control(path => '/ok/x', behave => '/status/500');
-becomes($dead_head, 'dead:max_attempts', 'tried again, and dead again');
+becomes($dead_head, 'cancelled:discarded', 'and its head is discarded, as was asked last');
 ok(wait_sql($node, "SELECT bool_and(s.dead = d.dead AND s.blocked = 0 AND s.retrying = 0) FROM outbox.stats s JOIN"
 	  . " (SELECT endpoint, count(*) FILTER (WHERE status = 'dead') AS dead FROM outbox.deliveries GROUP BY 1) d USING (endpoint)"
 	  . " WHERE endpoint IN ('m', 'x')"), 'and the counts are right');
