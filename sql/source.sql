@@ -802,6 +802,39 @@ BEGIN
     END IF;
 END $$;
 
+-- Called by a follower: it has taken these events, and forgets them (outbox.forget() there).
+CREATE FUNCTION outbox.remove_events(ids uuid[]) RETURNS int8
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '10s'
+AS $$
+#variable_conflict use_variable
+DECLARE
+    emitted int8;
+    deferred int8;
+BEGIN
+    IF cardinality(ids) = 0 THEN
+        RETURN 0;
+    END IF;
+    DELETE FROM outbox.emitted e WHERE e.id = ANY (ids);
+    GET DIAGNOSTICS emitted = ROW_COUNT;
+    DELETE FROM outbox.deferred e WHERE e.id = ANY (ids);
+    GET DIAGNOSTICS deferred = ROW_COUNT;
+    DELETE FROM outbox.dedup d WHERE d.event_id = ANY (ids);
+    RETURN emitted + deferred;
+END $$;
+
+-- Called after it, for a whole tenant: the event of such a key has left this server.
+CREATE FUNCTION outbox.remove_dedup_keys(tenant text) RETURNS void
+LANGUAGE sql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET lock_timeout = '10s'
+AS $$
+DELETE FROM outbox.dedup d
+WHERE d.tenant = $1 AND NOT EXISTS (SELECT FROM outbox.emitted e WHERE e.id = d.event_id)
+AND NOT EXISTS (SELECT FROM outbox.deferred e WHERE e.id = d.event_id)
+$$;
+
 -- The role needs the attribute REPLICATION, or what the service has in its place, too.
 CREATE FUNCTION outbox.grant_follow(role text) RETURNS void
 LANGUAGE plpgsql VOLATILE
@@ -810,7 +843,8 @@ AS $$
 BEGIN
     EXECUTE format('GRANT USAGE ON SCHEMA outbox TO %I', role);
     EXECUTE format('GRANT SELECT ON outbox.emitted, outbox.deferred TO %I', role);
-    EXECUTE format('GRANT EXECUTE ON FUNCTION outbox.tidy(interval), outbox.check_in(text, int8), outbox.source_version() TO %I', role);
+    EXECUTE format('GRANT EXECUTE ON FUNCTION outbox.tidy(interval), outbox.check_in(text, int8), outbox.source_version(),'
+                   ' outbox.remove_events(uuid[]), outbox.remove_dedup_keys(text) TO %I', role);
 END $$;
 
 REVOKE ALL ON ALL FUNCTIONS IN SCHEMA outbox FROM PUBLIC;

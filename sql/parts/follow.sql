@@ -40,8 +40,10 @@ CREATE TABLE outbox.followed (
     followed_at  timestamptz NOT NULL DEFAULT now(),
     -- What is here. A server that was restored or promoted does not have what it had before.
     taken        pg_snapshot NOT NULL,   -- of the source: all that it sees is here
+    taken_at     timestamptz NOT NULL,   -- it was asked for after this time
     seen         pg_snapshot,            -- the next one, when the slot has passed seen_lsn
     seen_lsn     pg_lsn,
+    seen_at      timestamptz,
     round        int8 NOT NULL,          -- calls of keep_sources(): the source has this one or the one before
     timelines    text[] NOT NULL,        -- of this server and of the source
     publication  oid,                    -- at the source. PostgreSQL 18 skips events while it is missing
@@ -69,8 +71,18 @@ CREATE FUNCTION outbox.ask_source(conninfo text, query text) RETURNS SETOF text[
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_ask_source_1_0';
 COMMENT ON FUNCTION outbox.ask_source IS 'The rows of a query of one column, text[], at another server (08006: it cannot be reached)';
 
+-- A publication may have a share of the events only.
+CREATE FUNCTION outbox.shared_rows(conninfo text, publication text, landing text) RETURNS text
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+SELECT COALESCE(r[1], 'true') FROM outbox.ask_source(conninfo, format(
+    'SELECT ARRAY[(SELECT t.rowfilter FROM pg_publication_tables t'
+    ' WHERE t.pubname = %L AND t.schemaname = ''outbox'' AND t.tablename = %L)]', publication, landing)) r
+$$;
+COMMENT ON FUNCTION outbox.shared_rows IS 'The condition for rows of a table that a publication has';
+
 -- In the order of the source's numbers. What was taken before is known by the snapshot 'taken', and
--- else by its id. A publication may have a share of the events only.
+-- else by its id.
 CREATE FUNCTION outbox.copy_source(name text, conninfo text, publication text, snapshot pg_snapshot, taken pg_snapshot) RETURNS int8
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -90,9 +102,7 @@ BEGIN
         IF taken IS NOT NULL THEN
             which := format('%s AND e.xid >= %L AND NOT pg_visible_in_snapshot(e.xid, %L)', which, pg_snapshot_xmin(taken), taken);
         END IF;
-        SELECT which || COALESCE(' AND ' || r[1], '') INTO which FROM outbox.ask_source(conninfo, format(
-            'SELECT ARRAY[(SELECT t.rowfilter FROM pg_publication_tables t'
-            ' WHERE t.pubname = %L AND t.schemaname = ''outbox'' AND t.tablename = %L)]', publication, landing)) r;
+        which := which || ' AND ' || outbox.shared_rows(conninfo, publication, landing);
         -- OFFSET 0: by the index of xid, not through all that was taken.
         SELECT r[1] INTO low FROM outbox.ask_source(conninfo, format(
             'SELECT ARRAY[min(s.place)::text] FROM (SELECT %s AS place FROM outbox.%I e WHERE %s ORDER BY 1 LIMIT 1 OFFSET 0) s',
@@ -209,6 +219,7 @@ DECLARE
         (SELECT c.system_identifier FROM pg_control_system() c),
         (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))), 8));
     subscription CONSTANT text := 'outbox_' || name;
+    begun CONSTANT timestamptz := clock_timestamp();
     f outbox.followed;
     said text[];
     n int8;
@@ -228,8 +239,8 @@ BEGIN
         EXECUTE format('CREATE SUBSCRIPTION %I CONNECTION %L PUBLICATION %I'
                        ' WITH (slot_name = %L, create_slot = false, copy_data = false)', subscription, conninfo, publication, slot);
         DELETE FROM outbox.followed o WHERE o.name = name;
-        INSERT INTO outbox.followed (name, subscription, slot, keep, taken, round, timelines, publication)
-        SELECT name, s.oid, slot, keep, said[3]::pg_snapshot, said[1]::int8 + 1, ARRAY[outbox.timeline(), said[2]], said[4]::oid
+        INSERT INTO outbox.followed (name, subscription, slot, keep, taken, taken_at, round, timelines, publication)
+        SELECT name, s.oid, slot, keep, said[3]::pg_snapshot, begun, said[1]::int8 + 1, ARRAY[outbox.timeline(), said[2]], said[4]::oid
         FROM pg_subscription s
         WHERE s.subname = subscription AND s.subdbid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database());
         PERFORM outbox.endpoint_changed(0);
@@ -266,6 +277,18 @@ FROM outbox.followed f JOIN pg_subscription s ON s.oid = f.subscription,
 WHERE f.subscription = $1
 $$;
 COMMENT ON FUNCTION outbox.source_of IS 'The source that a subscription brings events of, what of it is here, and whether that is still true';
+
+-- ids: of outbox.forgotten (NULL: all)
+CREATE FUNCTION outbox.forgotten_at(source text, ids int8[]) RETURNS void
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+UPDATE outbox.forgotten f
+SET sources = array_remove(f.sources, source),
+    key = CASE WHEN f.key IS NULL OR f.complete_at IS NULL OR f.sources <> ARRAY[source] THEN f.key ELSE 'forgotten' END,
+    complete_at = CASE WHEN f.complete_at IS NOT NULL THEN clock_timestamp() END
+WHERE source = ANY (f.sources) AND (ids IS NULL OR f.forget_id = ANY (ids))
+$$;
+COMMENT ON FUNCTION outbox.forgotten_at IS 'Stores that a source has nothing more of what outbox.forget() was asked for';
 
 -- A connection string may name files of this server, and any address. An operator names one
 -- that the administrator has put into pg_service.conf.
@@ -378,6 +401,7 @@ BEGIN
         END;
     END IF;
     DELETE FROM outbox.followed o WHERE o.name = name;
+    PERFORM outbox.forgotten_at(name, NULL);
     PERFORM outbox.endpoint_changed(0);
 END $$;
 COMMENT ON FUNCTION outbox.unfollow IS
@@ -395,11 +419,13 @@ DECLARE
     has text[];
     lost text;
     passed bool;
+    asked timestamptz;
     total int4 := 0;
 BEGIN
     FOR f IN SELECT o AS had, s.subconninfo, s.subpublications[1] AS publication FROM outbox.followed o JOIN pg_subscription s ON s.oid = o.subscription
              ORDER BY o.asked_at NULLS FIRST FOR UPDATE OF o SKIP LOCKED LOOP
         had := f.had;
+        asked := clock_timestamp();
         BEGIN
             SELECT r INTO has FROM outbox.ask_source(f.subconninfo, format(
                 'SELECT ARRAY[c.before::text, c.timeline, c.seen::text, c.lsn::text, s.wal_status, s.confirmed_flush_lsn::text,'
@@ -432,8 +458,10 @@ BEGIN
                 behind = has[7]::int8, retained = has[8]::int8, room = has[9]::int8,
                 round = o.round + (lost IS NULL)::int4,
                 taken = CASE WHEN lost IS NULL AND passed THEN COALESCE(o.seen, o.taken) ELSE o.taken END,
+                taken_at = CASE WHEN lost IS NULL AND passed THEN COALESCE(o.seen_at, o.taken_at) ELSE o.taken_at END,
                 seen = CASE WHEN passed THEN has[3]::pg_snapshot ELSE o.seen END,
-                seen_lsn = CASE WHEN passed THEN has[4]::pg_lsn ELSE o.seen_lsn END
+                seen_lsn = CASE WHEN passed THEN has[4]::pg_lsn ELSE o.seen_lsn END,
+                seen_at = CASE WHEN passed THEN asked ELSE o.seen_at END
             WHERE o.name = had.name;
         EXCEPTION WHEN OTHERS OR query_canceled THEN
             UPDATE outbox.followed o SET asked_at = clock_timestamp(), problem = SQLERRM WHERE o.name = had.name;
@@ -444,6 +472,65 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox.keep_sources IS
 'Asks each source for its state, has it empty tables whose events were taken, and returns how many were emptied';
+
+-- Called after it by the same process. What was taken here before a call of outbox.forget() is in a
+-- snapshot that was asked for later. Of that, events that are here and not forgotten are new.
+CREATE FUNCTION outbox.forget_at_sources() RETURNS int8
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    page CONSTANT int4 := 2000;
+    f record;
+    landing text;
+    which text;
+    place text;
+    last text;
+    n int4;
+    ids uuid[];
+    done jsonb[] := '{}';
+    d jsonb;
+    total int8 := 0;
+BEGIN
+    FOR f IN SELECT g.forget_id, g.tenant, g.key, o.name, o.taken, s.subconninfo, s.subpublications[1] AS publication
+             FROM outbox.forgotten g JOIN outbox.followed o ON o.name = ANY (g.sources)
+             JOIN pg_subscription s ON s.oid = o.subscription
+             WHERE g.complete_at IS NOT NULL AND o.lost IS NULL AND o.taken_at > g.requested_at ORDER BY g.forget_id LOOP
+        BEGIN
+            FOREACH landing IN ARRAY '{emitted,deferred}'::text[] LOOP
+                which := outbox.shared_rows(f.subconninfo, f.publication, landing)
+                    || format(' AND pg_visible_in_snapshot(e.xid, %L) AND e.tenant = %L', f.taken, f.tenant)
+                    || COALESCE(' AND e.key = ' || quote_literal(f.key), '');
+                place := CASE landing WHEN 'emitted' THEN 'e.seq' ELSE 'e.id' END;
+                last := NULL;
+                LOOP
+                    SELECT count(*), (array_agg(r[1]))[count(*)],
+                           array_agg(r[2]::uuid) FILTER (
+                               WHERE NOT EXISTS (SELECT FROM outbox.all_events k WHERE k.id = r[2]::uuid AND NOT k.forgotten)
+                               AND NOT EXISTS (SELECT FROM outbox.scheduled k WHERE k.id = r[2]::uuid))
+                    INTO n, last, ids
+                    FROM outbox.ask_source(f.subconninfo, format(
+                        'SELECT ARRAY[%1$s, e.id]::text[] FROM outbox.%2$I e WHERE %3$s %4$s ORDER BY %1$s LIMIT %5$s',
+                        place, landing, which, COALESCE(format('AND %s > ', place) || quote_literal(last), ''), page)) r;
+                    SELECT total + r[1]::int8 INTO total FROM outbox.ask_source(f.subconninfo, format(
+                        'SELECT ARRAY[outbox.remove_events(%L)::text]', COALESCE(ids, '{}'))) r;
+                    EXIT WHEN n < page;
+                END LOOP;
+            END LOOP;
+            IF f.key IS NULL THEN
+                PERFORM outbox.ask_source(f.subconninfo, format('SELECT ARRAY[outbox.remove_dedup_keys(%L)::text]', f.tenant));
+            END IF;
+            done := done || jsonb_build_object('source', f.name, 'id', f.forget_id);
+        EXCEPTION WHEN OTHERS THEN
+            UPDATE outbox.followed o SET problem = SQLERRM WHERE o.name = f.name;
+        END;
+    END LOOP;
+    FOREACH d IN ARRAY done LOOP
+        PERFORM outbox.forgotten_at(d ->> 'source', ARRAY[d ->> 'id']::int8[]);
+    END LOOP;
+    RETURN total;
+END $$;
+COMMENT ON FUNCTION outbox.forget_at_sources IS
+'Removes at each source what outbox.forget() has removed here, and returns how many of its events went';
 
 -- Called after it by the same process. How long this takes depends on what is missing here.
 CREATE FUNCTION outbox.follow_anew() RETURNS int8

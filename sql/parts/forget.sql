@@ -9,7 +9,7 @@
 CREATE TABLE outbox.forgotten (
     forget_id       int8 GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     tenant          text COLLATE "C" NOT NULL,
-    key             text COLLATE "C",           -- NULL: all of the tenant; 'forgotten' once complete
+    key             text COLLATE "C",           -- NULL: all of the tenant; 'forgotten' once complete, here and at the sources
     snapshot        pg_snapshot NOT NULL,       -- what it sees was emitted before
     upto            int8 NOT NULL,              -- that has no higher number
     requested_at    timestamptz NOT NULL,
@@ -20,6 +20,7 @@ CREATE TABLE outbox.forgotten (
     scheduled       int8 NOT NULL DEFAULT 0,
     dedup_keys      int8 NOT NULL DEFAULT 0,
     complete_at     timestamptz,
+    sources         text[] NOT NULL DEFAULT '{}', -- of outbox.followed: those that may still have it
     files           jsonb                       -- the file of each table at that time
 );
 CREATE INDEX forgotten_open_idx ON outbox.forgotten (tenant) WHERE complete_at IS NULL;
@@ -49,7 +50,7 @@ FROM pg_class r
 WHERE r.relnamespace = 'outbox'::regnamespace AND r.relkind = 'r'
 AND (r.relname ~ '^(events|attempt_log)_[0-9]$'
      OR r.relname IN ('kept_events', 'scheduled', 'parked', 'dedup', 'endpoint_settings', 'endpoint_secrets',
-                      'endpoint_audit', 'subscriptions', 'forgotten'))
+                      'endpoint_audit', 'subscriptions', 'forgotten', 'refused_events'))
 AND (pg_relation_size(r.oid) > 0 OR (r.reltoastrelid <> 0 AND pg_relation_size(r.reltoastrelid) > 0)
      OR EXISTS (SELECT 1 FROM pg_index i
                 WHERE i.indrelid = r.oid
@@ -61,10 +62,11 @@ COMMENT ON COLUMN outbox.content_files.file IS 'number of its file: another one 
 
 CREATE VIEW outbox.forget_progress AS
 SELECT f.tenant, f.key, f.requested_at, f.endpoints, f.events, f.attempts, f.deliveries, f.scheduled, f.dedup_keys,
-       f.complete_at,
-       CASE WHEN f.complete_at IS NOT NULL THEN
+       CASE WHEN f.sources = '{}' THEN f.complete_at END AS complete_at,
+       CASE WHEN f.complete_at IS NOT NULL AND f.sources = '{}' THEN
            ARRAY(SELECT 'outbox.' || c.relation FROM outbox.content_files c
-                 WHERE (f.files ->> c.relation)::oid = c.file ORDER BY c.relation) END AS rewrite
+                 WHERE (f.files ->> c.relation)::oid = c.file ORDER BY c.relation) END AS rewrite,
+       f.sources
 FROM outbox.forgotten f;
 COMMENT ON VIEW outbox.forget_progress IS 'What outbox.forget() was asked for, and how far each request is';
 COMMENT ON COLUMN outbox.forget_progress.tenant IS 'tenant that is forgotten';
@@ -83,6 +85,7 @@ COMMENT ON COLUMN outbox.forget_progress.complete_at IS
 COMMENT ON COLUMN outbox.forget_progress.rewrite IS
 'tables whose files may still hold the bytes of removed rows: VACUUM FULL rewrites them, and retention does so with '
 'pieces of the log and of the attempts (NULL: it goes on)';
+COMMENT ON COLUMN outbox.forget_progress.sources IS 'sources that may still have some of it';
 
 CREATE FUNCTION outbox.lock_tenant(tenant text, requests oid) RETURNS void
 LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_lock_tenant_1_0';
@@ -124,7 +127,8 @@ BEGIN
        AND NOT EXISTS (SELECT 1 FROM outbox.events e WHERE e.tenant = forget.tenant)
        AND NOT EXISTS (SELECT 1 FROM outbox.kept_events k WHERE k.tenant = forget.tenant)
        AND NOT EXISTS (SELECT 1 FROM outbox.scheduled e WHERE e.tenant = forget.tenant)
-       AND NOT EXISTS (SELECT 1 FROM outbox.dedup d WHERE d.tenant = forget.tenant) THEN
+       AND NOT EXISTS (SELECT 1 FROM outbox.dedup d WHERE d.tenant = forget.tenant)
+       AND NOT EXISTS (SELECT 1 FROM outbox.refused_events r WHERE r.event ->> 'tenant' = forget.tenant) THEN
         RAISE EXCEPTION 'tenant "%" has no endpoints and no events', tenant
             USING ERRCODE = 'undefined_object',
                   HINT = 'The name must be the one that emit() and create_endpoint() got; ''Acme'' is not ''acme''.';
@@ -136,8 +140,12 @@ BEGIN
     DELETE FROM outbox.endpoint_secrets k WHERE k.endpoint_id = ANY (ids);
     DELETE FROM outbox.subscriptions v WHERE v.endpoint_id = ANY (ids);
     SELECT * INTO here FROM outbox.position_now('outbox.events_seq'::regclass::oid);
-    INSERT INTO outbox.forgotten (tenant, key, snapshot, upto, requested_at, endpoints)
-    SELECT tenant, key, here.snapshot, q.last_value, clock_timestamp(), cardinality(ids) FROM outbox.events_seq q;
+    INSERT INTO outbox.forgotten (tenant, key, snapshot, upto, requested_at, endpoints, sources)
+    SELECT tenant, key, here.snapshot, q.last_value, clock_timestamp(), cardinality(ids),
+           ARRAY(SELECT o.name FROM outbox.followed o ORDER BY o.name)
+    FROM outbox.events_seq q;
+    DELETE FROM outbox.refused_events r
+    WHERE r.event ->> 'tenant' = forget.tenant AND (key IS NULL OR r.event ->> 'key' = key);
     DELETE FROM outbox.endpoint_audit a WHERE a.tenant = forget.tenant AND key IS NULL;
     PERFORM outbox.wake_workers();
 END $$;

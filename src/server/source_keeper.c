@@ -1,8 +1,9 @@
 /*
  * source_keeper.c
  *	  Owns the process that looks after the servers which a database follows: it asks each
- *	  for its state, and has it empty tables that were taken (outbox.keep_sources()).  If
- *	  this server or the source was restored or promoted, it follows the source anew.
+ *	  for its state, and has it empty tables that were taken (outbox.keep_sources()) and
+ *	  remove forgotten events.  If this server or the source was restored or promoted, it
+ *	  follows the source anew.
  *
  * It is a process of its own, for one round: a source that hangs holds up no delivery.
  */
@@ -24,7 +25,8 @@
 #include "server/source_keeper.h"
 
 #define ROUND_EVERY (30 * USECS_PER_SEC)
-#define ROUND_MOST 20000 /* ms */
+#define ROUND_MOST 20000   /* ms */
+#define FORGET_MOST 600000 /* ms. The next round goes on with the rest. */
 
 static bool					   follows; /* the database follows a source */
 static TimestampTz			   next_round;
@@ -97,6 +99,7 @@ outbox_keeper_main(Datum arg)
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), InvalidOid, 0);
 	call("SELECT outbox.keep_sources()", ROUND_MOST);
+	call("SELECT outbox.forget_at_sources()", FORGET_MOST);
 	call("SELECT outbox.follow_anew()", 0);
 	proc_exit(0);
 }

@@ -434,7 +434,10 @@ count(const OutboxForget *f, const Removed *r)
 				 NULL);
 }
 
-/* The workers read the list again, in which it is no more. */
+/*
+ * The workers read the list again, in which it is no more.  The servers that this one
+ * follows still need the key (outbox.forget_at_sources()).
+ */
 static void
 complete(const OutboxForget *f)
 {
@@ -442,7 +445,8 @@ complete(const OutboxForget *f)
 
 	outbox_query(
 		"UPDATE outbox.forgotten SET complete_at = pg_catalog.clock_timestamp(),"
-		" key = CASE WHEN key IS NOT NULL THEN 'forgotten' END,"
+		" key = CASE WHEN sources <> '{}' THEN key"
+		" WHEN key IS NOT NULL THEN 'forgotten' END,"
 		" files = (SELECT pg_catalog.jsonb_object_agg(c.relation, c.file)"
 		" FROM outbox.content_files c WHERE key IS NOT NULL OR c.relation <> 'forgotten')"
 		" WHERE forget_id = $1 AND complete_at IS NULL",
