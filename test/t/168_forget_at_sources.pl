@@ -1,4 +1,4 @@
-# What outbox.forget() concerns leaves the source as well: kept rows and deduplication keys, and nothing else.
+# What a follower forgets leaves the source as well, and nothing else does.
 use strict;
 use warnings;
 
