@@ -654,7 +654,7 @@ BEGIN
        AND outbox.keeps_credentials(outbox.shown(s.endpoint_id, old.url), old.config,
                                     outbox.shown(s.endpoint_id, s.url), s.config) IS NOT TRUE THEN
         RAISE EXCEPTION 'the credentials of endpoint "%" are for other servers', name
-            USING ERRCODE = 'invalid_parameter_value',
+            USING ERRCODE = 'invalid_parameter_value', COLUMN = 'credentials',
                   HINT = 'Pass credentials with the new URL or config, the same or others, or reset => ''{credentials}''.';
     END IF;
     IF url IS NOT NULL AND url IS DISTINCT FROM outbox.shown(s.endpoint_id, old.url) THEN

@@ -78,7 +78,7 @@ BEGIN
     SELECT array_agg(a.argument ORDER BY a.number) INTO options
     FROM pg_proc p CROSS JOIN unnest(p.proargnames) WITH ORDINALITY a (argument, number)
     JOIN pg_attribute c ON c.attrelid = 'outbox.endpoint_settings'::regclass AND c.attname = a.argument
-    WHERE p.oid = 'outbox.alter_endpoint'::regproc AND a.argument <> ALL ('{name,config,credentials}');
+    WHERE p.oid = 'outbox.alter_endpoint'::regproc AND a.argument <> 'name';
     IF setting IS NULL OR setting <> ALL (options) THEN
         RAISE EXCEPTION 'unknown setting "%"', setting
             USING ERRCODE = 'invalid_parameter_value', COLUMN = COALESCE(NULLIF(setting, ''), 'settings'),
@@ -205,6 +205,13 @@ BEGIN
                 left(value #>> '{}', 1000)
                 USING ERRCODE = 'invalid_parameter_value', COLUMN = 'filter',
                       HINT = 'A filter compares parts of the payload with constants, like ''$.total > 100''.';
+        -- A file would be one of the operator's.
+        ELSIF setting = 'credentials' AND value <> 'null'
+              AND (jsonb_typeof(value) <> 'object'
+                   OR jsonb_path_exists(value, 'strict $.* ? (@.type() != "string")', silent => true)) THEN
+            RAISE EXCEPTION 'credentials must be a JSON object of strings'
+                USING ERRCODE = 'invalid_parameter_value', COLUMN = 'credentials',
+                      HINT = 'Write each as it is, like {"credentials": {"token": "value"}}.';
         ELSIF setting = 'url' AND value = 'null' THEN
             RAISE EXCEPTION 'setting "url" has no default'
                 USING ERRCODE = 'invalid_parameter_value', COLUMN = 'url', HINT = 'Pass a URL, or leave "url" out: then it stays.';
@@ -214,7 +221,8 @@ BEGIN
                AND setting = 'topics' THEN
                 RAISE EXCEPTION 'a pattern must be a string' USING ERRCODE = 'invalid_parameter_value';
             END IF;
-            given := jsonb_populate_record(given, jsonb_build_object(setting, value));
+            given := jsonb_populate_record(given, jsonb_build_object(
+                setting, CASE setting WHEN 'credentials' THEN to_jsonb(outbox.credential_names(NULLIF(value, 'null'))) ELSE value END));
         EXCEPTION
             WHEN data_exception OR syntax_error THEN
                 RAISE EXCEPTION 'invalid %', setting
@@ -240,9 +248,12 @@ CREATE FUNCTION outbox.portal_endpoint(tenant text, name text) RETURNS SETOF jso
 LANGUAGE plpgsql STABLE ROWS 10 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET jit = off SET "TimeZone" = 'UTC' SET extra_float_digits = 1
 AS $$
+DECLARE
+    chosen CONSTANT jsonb := outbox.portal_limits($1) -> 'settings';
 BEGIN
     RETURN QUERY
-    SELECT to_jsonb(e) - '{tenant,config,credentials}'::text[]
+    SELECT to_jsonb(e) - ('{tenant,credentials}'::text[] || CASE WHEN NOT chosen ? 'config' THEN 'config' END)
+        || CASE WHEN chosen ? 'credentials' THEN jsonb_build_object('credential_names', e.credentials) ELSE '{}' END
         || (SELECT jsonb_object_agg(i.key, COALESCE(date_part('epoch', i.value), 0))
             FROM (VALUES ('timeout', e.timeout), ('connect_timeout', e.connect_timeout), ('max_age', e.max_age),
                          ('backoff_base', e.backoff_base), ('backoff_max', e.backoff_max), ('batch_wait', e.batch_wait),
@@ -282,6 +293,7 @@ AS $$
 #variable_conflict use_variable
 DECLARE
     p record;
+    credentials CONSTANT jsonb := NULLIF(settings -> 'credentials', 'null');
     field text;
     message text;
     hint text;
@@ -294,8 +306,9 @@ BEGIN
             PERFORM outbox.create_endpoint(name, url, tenant => tenant, topics => COALESCE((p.given).topics, '{*}'),
                                            filter => (p.given).filter, format => (p.given).format,
                                            headers => (p.given).headers, rate_limit => (p.given).rate_limit,
+                                           config => (p.given).config, credentials => credentials,
                                            label => (p.given).label, metadata => (p.given).metadata);
-            settings := settings - '{topics,filter,format,headers,rate_limit,label,metadata}'::text[];
+            settings := settings - '{topics,filter,format,headers,rate_limit,config,credentials,label,metadata}'::text[];
         ELSIF settings ?| '{topics,filter}'
               AND (SELECT count(*) FROM outbox.subscriptions v JOIN outbox.endpoint_settings e USING (endpoint_id)
                    WHERE e.name = portal_change.name) >= 100 THEN
@@ -303,7 +316,8 @@ BEGIN
                 USING ERRCODE = 'program_limit_exceeded',
                       HINT = 'Create another endpoint. What this one was subscribed to is kept as long as its events.';
         END IF;
-        PERFORM outbox.change_endpoint(name, settings - 'url', p.reset, settings ->> 'url') WHERE settings <> '{}';
+        PERFORM outbox.change_endpoint(name, settings - 'url' || jsonb_build_object('credentials', (p.given).credentials),
+                                       p.reset, settings ->> 'url', credentials) WHERE settings <> '{}';
     EXCEPTION
         WHEN data_exception OR duplicate_object OR object_not_in_prerequisite_state THEN
             GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, field = COLUMN_NAME, hint = PG_EXCEPTION_HINT;
@@ -314,6 +328,7 @@ BEGIN
                 USING ERRCODE = SQLSTATE, COLUMN = field,
                       HINT = CASE field WHEN 'url' THEN 'Use a URL that begins with https://, with an address that is public.'
                                         WHEN 'name' THEN 'Use another name, or none: then one is made.'
+                                        WHEN 'credentials' THEN 'Pass "credentials" with it, the same or others, or null.'
                                         WHEN '' THEN 'Ask the operator.'
                                         ELSE 'Use another value.' END;
     END;

@@ -298,6 +298,53 @@ foreach my $case (
 	like(says("SELECT outbox.portal_alter_endpoint('acme', '$name{acme}', '$settings')"), qr/\Q$words\E/, "$settings: $words");
 }
 like(says("SELECT outbox.set_portal_limits('acme', settings => '{secret}')", 'postgres'), qr/22023: unknown setting "secret" HINT/, 'no such setting');
+
+# --- Authentication of their endpoints, where the operator allows it
+
+my $bearer = '{"credentials": {"token": "t0p.s3cret"}, "config": {"method": "PUT"}}';
+like(says("SELECT outbox.portal_create_endpoint('auth', '$url{acme}', '$bearer')"),
+	qr/22023: setting "\w+" is not for tenants to choose HINT/, 'not unless the operator says so');
+ask("SELECT outbox.set_portal_limits(tenant, max_endpoints => 9, settings => '{url,config,credentials}') FROM unnest('{auth,other}'::text[]) tenant");
+my $auth_url = $receiver->url('/ok/auth');
+my $auth = json("outbox.portal_create_endpoint('auth', '$auth_url', '$bearer')");
+is(join('|', @{ $auth->{credential_names} }, $auth->{config}{method}), 'token|PUT', 'config, and the names of credentials');
+ask("SELECT outbox.emit('auth.a', '{}', tenant => 'auth')");
+$receiver->wait_delivered(1, path => '/ok/auth');
+my ($with) = grep { $_->{path} eq '/ok/auth' } $receiver->requests;
+is("$with->{method} $with->{headers}{authorization}", 'PUT Bearer t0p.s3cret', 'which requests have');
+sub alters { return says("SELECT outbox.portal_alter_endpoint('$_[0]', '$auth->{name}', '$_[1]')") }
+like(alters('auth', '{"config": {"method": "PATCH"}}'), qr/^ok: (?!.*s3cret)/, 'the config changes, and they stay');
+like(alters('auth', '{"credentials": {"token": "t0p.s3cret-2"}}'), qr/^ok: (?!.*s3cret)/, 'they change');
+like(alters('other', '{"credentials": {"token": "x"}}'), qr/42704/, 'not those of another tenant');
+foreach my $case (
+	[ '{"credentials": {"token": {"file": "bearer"}}}', 'credentials must be a JSON object of strings' ],
+	[ '{"credentials": {"client_certificate": {"file": "../x"}, "client_key": "x"}}', 'credentials must be a JSON object of strings' ],
+	[ '{"credentials": [{"file": "bearer"}]}', 'credentials must be a JSON object of strings' ],
+	[ '{"credentials": "bearer"}', 'credentials must be a JSON object of strings' ],
+	[ '{"credentials": {"password_file": "/etc/passwd"}}', '' ],
+	[ '{"config": {"ssl_ca_file": "/etc/passwd"}}', '' ],
+	[ '{"config": {"signature": "nobody"}}', '' ],
+	[ '{"config": [1]}', '' ],
+	[ '{"credentials": {"client_secret": "x"}, "config": {"client_id": "x", "token_url": "https://169.254.169.254/x"}}', '' ],
+	[ '{"credentials": {"client_secret": "x"}, "config": {"client_id": "x", "token_url": "file:///etc/passwd"}}', '' ],
+	[ '{"credentials": {"client_secret": "x"}, "config": {"client_id": "x", "token_url": "http://8.8.8.8/"}}', '' ],
+	[ '{"url": "https://thief.example/"}', 'are for other servers HINT:  Pass "credentials" with it, the same or others, or null.' ])
+{
+	my ($settings, $words) = @$case;
+	my $answer = alters('auth', $settings);
+	like($answer, qr/^ERROR:  22023: .*\Q$words\E/, "$settings: refused");
+	like($answer, qr/HINT:  (?!.*(?:outbox\.|superuser|=>))\w/, 'with a hint for the customer');
+}
+is(ask("SELECT count(*) FILTER (WHERE c::text LIKE '%s3cret%'), count(*) > 2 FROM outbox.endpoint_audit c WHERE c.tenant = 'auth'"), '0|t', 'none is in the audit');
+is(portal("SELECT count(*) FROM (SELECT outbox.portal_endpoints('auth')::text UNION ALL SELECT outbox.portal_deliveries('auth')::text
+	UNION ALL SELECT outbox.portal_attempts('auth')::text) t(shown) WHERE shown LIKE '%s3cret%'"), 0, 'nor shown again');
+
+# What the operator gave goes nowhere else, whatever the tenant chooses.
+ask(qq~SELECT outbox.alter_endpoint('$auth->{name}', config => '{"client_id": "x", "token_url": "https://login.example/"}', credentials => '{"client_secret": "operators"}')~);
+like(alters('auth', '{"config": {"client_id": "x", "token_url": "https://thief.example/"}}'), qr/22023: .* are for other servers/, 'not to another token server');
+like(alters('auth', '{"credentials": null, "config": null}'), qr/^ok: /, 'null takes them away');
+is(ask("SELECT credentials IS NULL AND config IS NULL FROM outbox.endpoints WHERE name = '$auth->{name}'"), 't', 'both');
+portal("SELECT outbox.portal_drop_endpoint('auth', '$auth->{name}', discard => true)");
 like(says("SELECT outbox.set_portal_limits('acme', max_endpoints => -1)", 'postgres'), qr/22023: invalid max_endpoints -1 HINT/, 'no such number');
 ask("SELECT outbox.set_portal_limits('acme', reset => true); SELECT outbox.set_portal_limits(reset => true)");
 is(limits('acme'), '10|url,topics,filter,format,headers,rate_limit,label,metadata|600', 'and back');
