@@ -392,11 +392,17 @@ all_delivered('gone', 30, 'resumed');
 my ($again) = grep { $_->{status} == 200 } $receiver->requests(path => '/ok/gone', id => $before->{id});
 is($again->{sha256}, $before->{sha256}, 'the same batch comes again, byte by byte');
 
+sub show_attempts
+{
+	my ($name) = @_;
+	return diag(ask("SELECT string_agg(a::text, E'\\n' ORDER BY started_at, seq) FROM outbox.attempts a WHERE endpoint = '$name'"));
+}
+
 create('busy', '/flaky?first=1&status=429&retry_after=2', "batch_size => 10");
 emit_at_once($node, 'busy', 10, 'NULL');
 $receiver->wait_for(1, path => '/ok/busy');
 $pid = worker_pid($node);
-ok(wait_sql($node, "SELECT retrying = 10 FROM outbox.stats WHERE endpoint = 'busy'"), '429: ten deliveries wait');
+ok(wait_sql($node, "SELECT retrying = 10 FROM outbox.stats WHERE endpoint = 'busy'"), '429: ten deliveries wait') or show_attempts('busy');
 ask("SELECT pg_terminate_backend($pid)");
 new_worker($node, $pid);
 all_delivered('busy', 10, 'Retry-After, and a restart meanwhile');
@@ -404,7 +410,7 @@ my @busy = $receiver->requests(path => '/ok/busy');
 is(scalar @busy, 2, 'in one request');
 is($busy[1]{id}, $busy[0]{id}, 'with the same id');
 is($busy[1]{sha256}, $busy[0]{sha256}, 'and the same bytes');
-cmp_ok($busy[1]{wall} - $busy[0]{wall}, '>', 1.9, 'not earlier than asked for');
+cmp_ok($busy[1]{wall} - $busy[0]{wall}, '>', 1.9, 'not earlier than asked for') or show_attempts('busy');
 
 # Down: the breaker opens, and one event is enough to find out
 create('down', '/status/500', "batch_size => 10, max_in_flight => 4, backoff_base => '20 ms', backoff_max => '200 ms'");
