@@ -55,8 +55,8 @@ CREATE UNIQUE INDEX endpoint_settings_idempotency_idx ON outbox.endpoint_setting
     WHERE idempotency_key IS NOT NULL;
 COMMENT ON TABLE outbox.endpoint_settings IS 'Endpoints: what users set';
 
--- What an endpoint's settings were changed from and to.  It holds no secret: of a URL only
--- the part up to the host, of headers and credentials only that they changed.
+-- What an endpoint's settings were changed from and to, and what was asked of its deliveries.  It holds
+-- no secret: of a URL only the part up to the host, of headers and credentials only that they changed.
 CREATE TABLE outbox.endpoint_audit (
     change_id       int8 GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at              timestamptz NOT NULL DEFAULT clock_timestamp(),
@@ -70,20 +70,57 @@ CREATE TABLE outbox.endpoint_audit (
 );
 CREATE INDEX endpoint_audit_tenant_idx ON outbox.endpoint_audit (tenant, change_id);
 COMMENT ON TABLE outbox.endpoint_audit IS
-'Which settings of endpoints were changed, when, by which actor and role: for 90 days, and the newest 10,000 of a tenant';
+'What was changed at endpoints and asked for there, when, by which actor and role: for 90 days, and the newest 10,000 of '
+'a tenant (100,000 without one)';
 COMMENT ON COLUMN outbox.endpoint_audit.change_id IS 'Number of the change';
 COMMENT ON COLUMN outbox.endpoint_audit.at IS 'When it was made';
 COMMENT ON COLUMN outbox.endpoint_audit.tenant IS 'Tenant that the endpoint belongs to (NULL: none)';
 COMMENT ON COLUMN outbox.endpoint_audit.endpoint IS 'Name of the endpoint';
 COMMENT ON COLUMN outbox.endpoint_audit.actor IS 'outbox.actor of the session (NULL: it was not set)';
 COMMENT ON COLUMN outbox.endpoint_audit.role IS 'Role of the session, the worker''s where a receiver had the endpoint disabled';
-COMMENT ON COLUMN outbox.endpoint_audit.action IS 'create, alter, pause, resume, disable, seek or drop';
+COMMENT ON COLUMN outbox.endpoint_audit.action IS 'create, alter, pause, resume, disable, seek, drop, retry, resend, discard, replay, cancel_replay, cancel or test';
 COMMENT ON COLUMN outbox.endpoint_audit.before IS 'What was changed, as it was';
-COMMENT ON COLUMN outbox.endpoint_audit.after IS 'What was changed, as it is now';
+COMMENT ON COLUMN outbox.endpoint_audit.after IS
+'What was changed, as it is now, or what was asked for: its event or its filter, and how many deliveries';
 
--- A restore inserts rows that an earlier transaction made: its trigger says so.  Each hundredth
--- change removes up to 200 of the oldest rows, and reads no more of the table than that.  Rows that
--- are removed here may be locked by another transaction, which is not waited for.
+-- Each hundredth row removes up to 200 of the oldest, and of those without a tenant, and reads no more of
+-- the table than finds them.  Rows that another transaction has locked are not waited for.
+CREATE FUNCTION outbox.note_change(tenant text, endpoint text, action text, before jsonb, after jsonb) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET enable_sort = off
+AS $$
+#variable_conflict use_variable
+DECLARE
+    a record;
+BEGIN
+    INSERT INTO outbox.endpoint_audit AS c (tenant, endpoint, actor, role, action, before, after)
+    VALUES (tenant, endpoint, left(NULLIF(current_setting('outbox.actor', true), ''), 255),
+            CASE current_setting('role') WHEN 'none' THEN session_user ELSE current_setting('role') END, action, before, after)
+    RETURNING c.change_id, c.tenant INTO a;
+    IF a.change_id % 100 = 0 THEN
+        DELETE FROM outbox.endpoint_audit d
+        WHERE d.change_id IN (
+            SELECT o.change_id FROM (SELECT c.change_id FROM outbox.endpoint_audit c ORDER BY c.change_id LIMIT 200) c
+            JOIN outbox.endpoint_audit o USING (change_id)
+            WHERE o.at < clock_timestamp() - interval '90 days' FOR UPDATE OF o SKIP LOCKED);
+        DELETE FROM outbox.endpoint_audit d
+        WHERE d.change_id IN (
+            SELECT o.change_id FROM outbox.endpoint_audit o
+            WHERE o.tenant = a.tenant AND o.change_id <= (
+                SELECT n.change_id FROM outbox.endpoint_audit n
+                WHERE n.tenant = a.tenant ORDER BY n.change_id DESC OFFSET 10000 LIMIT 1) FOR UPDATE SKIP LOCKED);
+        DELETE FROM outbox.endpoint_audit d
+        WHERE a.tenant IS NULL AND d.change_id IN (
+            SELECT o.change_id FROM outbox.endpoint_audit o
+            WHERE o.tenant IS NULL AND o.change_id <= (
+                SELECT n.change_id FROM outbox.endpoint_audit n
+                WHERE n.tenant IS NULL ORDER BY n.tenant DESC, n.change_id DESC OFFSET 100000 LIMIT 1)
+            LIMIT 200 FOR UPDATE SKIP LOCKED);
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox.note_change IS
+'Notes in outbox.endpoint_audit what was changed at an endpoint, or asked for, by outbox.actor and the role of the session';
+
+-- A restore inserts rows that an earlier transaction made: its trigger says so.
 CREATE FUNCTION outbox.audit_endpoint() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET enable_sort = off
 AS $$
@@ -116,30 +153,12 @@ BEGIN
         NEW.updated_at := clock_timestamp();
         NEW.revision := OLD.revision + 1;
     END IF;
-    a.tenant := CASE TG_OP WHEN 'DELETE' THEN OLD.tenant ELSE NEW.tenant END;
-    INSERT INTO outbox.endpoint_audit (tenant, endpoint, actor, role, action, before, after)
-    VALUES (a.tenant, CASE TG_OP WHEN 'DELETE' THEN OLD.name ELSE NEW.name END,
-            left(NULLIF(current_setting('outbox.actor', true), ''), 255),
-            CASE current_setting('role') WHEN 'none' THEN session_user ELSE current_setting('role') END,
+    PERFORM outbox.note_change(COALESCE(NEW.tenant, OLD.tenant), COALESCE(NEW.name, OLD.name),
             CASE WHEN TG_OP = 'INSERT' THEN 'create' WHEN TG_OP = 'DELETE' THEN 'drop'
                  WHEN a.after ? 'generation' THEN 'seek'
                  WHEN a.after ->> 'state' = 'active' THEN 'resume' WHEN a.after ->> 'state' = 'paused' THEN 'pause'
                  WHEN a.after ? 'state' THEN 'disable' ELSE 'alter' END,
-            a.before - 'generation', a.after - 'generation')
-    RETURNING change_id INTO a.change_id;
-    IF a.change_id % 100 = 0 THEN
-        DELETE FROM outbox.endpoint_audit d
-        WHERE d.change_id IN (
-            SELECT o.change_id FROM (SELECT c.change_id FROM outbox.endpoint_audit c ORDER BY c.change_id LIMIT 200) c
-            JOIN outbox.endpoint_audit o USING (change_id)
-            WHERE o.at < clock_timestamp() - interval '90 days' FOR UPDATE OF o SKIP LOCKED);
-        DELETE FROM outbox.endpoint_audit d
-        WHERE d.change_id IN (
-            SELECT o.change_id FROM outbox.endpoint_audit o
-            WHERE o.tenant = a.tenant AND o.change_id <= (
-                SELECT n.change_id FROM outbox.endpoint_audit n
-                WHERE n.tenant = a.tenant ORDER BY n.change_id DESC OFFSET 10000 LIMIT 1) FOR UPDATE SKIP LOCKED);
-    END IF;
+            a.before - 'generation', a.after - 'generation');
     RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
 END $$;
 COMMENT ON FUNCTION outbox.audit_endpoint IS

@@ -36,7 +36,7 @@ BEGIN
                      portal_deliveries,portal_delivery,portal_attempts,portal_retry,portal_replay,
                      portal_replays,portal_cancel_replay,portal_send_test,portal_figures,
                      portal_event_types,portal_limits}'),
-        ('work', '{order_key,is_pending,pending_seqs,stored_credentials,newest_position,figures_sum}')),
+        ('work', '{order_key,is_pending,pending_seqs,stored_credentials,newest_position,figures_sum,note_change}')),
     relations (purpose, privileges, names, columns) AS (VALUES
         ('emit', '{SELECT,INSERT}'::text[], '{outgoing}'::name[], ''),
         ('emit', '{INSERT}', '{events}',

@@ -16,6 +16,7 @@ AS $$
 DECLARE
     id int4 := outbox.find_endpoint(endpoint);
     n int8;
+    new_ones int8;
 BEGIN
     PERFORM outbox.check_topics(topics);
     WITH chosen AS MATERIALIZED (
@@ -28,12 +29,15 @@ BEGIN
     added AS (
         INSERT INTO outbox.commands (endpoint_id, action, seq)
         SELECT id, command.action, c.seq FROM chosen c
-        WHERE NOT outbox.is_asked(id, command.action, c.seq) ORDER BY c.seq)
-    SELECT count(*) INTO n FROM chosen;
+        WHERE NOT outbox.is_asked(id, command.action, c.seq) ORDER BY c.seq RETURNING 1)
+    SELECT (SELECT count(*) FROM chosen), (SELECT count(*) FROM added) INTO n, new_ones;
     IF action = 'retry' THEN
         PERFORM outbox.probe(id);
         PERFORM outbox.note_inactive(id) WHERE n > 0;
     END IF;
+    PERFORM outbox.note_change(s.tenant, s.name, action, '{}', jsonb_strip_nulls(jsonb_build_object(
+        'event', event, 'topics', command.topics, 'since', since, 'deliveries', n)))
+    FROM outbox.endpoint_settings s WHERE s.endpoint_id = id AND new_ones > 0;
     PERFORM outbox.wake_workers();
     RETURN n;
 END $$;
@@ -111,6 +115,9 @@ BEGIN
             target, target_seq_high)
         VALUES (p.endpoint_id, topics, from_time, to_time, start.snapshot, start.seq_low, p.passed,
             (SELECT q.last_value FROM outbox.events_seq q));
+        PERFORM outbox.note_change(s.tenant, s.name, 'replay', '{}', jsonb_strip_nulls(jsonb_build_object(
+            'replay', currval('outbox.replays_replay_id_seq'), 'from_time', from_time, 'to_time', to_time,
+            'topics', topics, 'deliveries', n)));
         PERFORM outbox.note_inactive(id);
         PERFORM outbox.wake_workers();
     END IF;
@@ -136,6 +143,8 @@ BEGIN
     UPDATE outbox.replays r SET finished_at = clock_timestamp(), cancelled = true
     WHERE r.replay_id = replay AND r.endpoint_id = id AND r.finished_at IS NULL;
     IF FOUND THEN
+        PERFORM outbox.note_change(s.tenant, s.name, 'cancel_replay', '{}', jsonb_build_object('replay', replay))
+        FROM outbox.endpoint_settings s WHERE s.endpoint_id = id;
         PERFORM outbox.wake_workers();
     ELSIF NOT EXISTS (SELECT 1 FROM outbox.replays r WHERE r.replay_id = replay AND r.endpoint_id = id) THEN
         RAISE EXCEPTION 'endpoint "%" has no replay %', endpoint, COALESCE(replay::text, 'NULL')
@@ -181,16 +190,19 @@ BEGIN
     IF endpoint IS NOT NULL THEN
         PERFORM outbox.find_endpoint(endpoint);
     END IF;
-    INSERT INTO outbox.commands (endpoint_id, action, seq)
-    SELECT s.endpoint_id, 'cancel', d.seq
-    FROM outbox.deliveries d JOIN outbox.endpoint_settings s ON s.name = d.endpoint
-    WHERE d.event_id = event AND (cancel.endpoint IS NULL OR d.endpoint = cancel.endpoint)
-    AND d.status IN ('pending', 'retrying', 'blocked')
-    -- a delivery that the worker is sending, and that has no row, cannot be taken back
-    AND (EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = s.endpoint_id AND k.seq = d.seq)
-         OR NOT EXISTS (SELECT 1 FROM outbox.endpoint_positions p
-                        WHERE p.endpoint_id = s.endpoint_id AND outbox.is_pending(d.seq, p.pending)));
-    GET DIAGNOSTICS n = ROW_COUNT;
+    WITH added AS (
+        INSERT INTO outbox.commands (endpoint_id, action, seq)
+        SELECT s.endpoint_id, 'cancel', d.seq
+        FROM outbox.deliveries d JOIN outbox.endpoint_settings s ON s.name = d.endpoint
+        WHERE d.event_id = event AND (cancel.endpoint IS NULL OR d.endpoint = cancel.endpoint)
+        AND d.status IN ('pending', 'retrying', 'blocked')
+        -- a delivery that the worker is sending, and that has no row, cannot be taken back
+        AND (EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = s.endpoint_id AND k.seq = d.seq)
+             OR NOT EXISTS (SELECT 1 FROM outbox.endpoint_positions p
+                            WHERE p.endpoint_id = s.endpoint_id AND outbox.is_pending(d.seq, p.pending)))
+        RETURNING endpoint_id)
+    SELECT count(outbox.note_change(s.tenant, s.name, 'cancel', '{}', jsonb_build_object('event', event))::text) INTO n
+    FROM added a JOIN outbox.endpoint_settings s USING (endpoint_id);
     PERFORM outbox.wake_workers();
     RETURN n > 0;
 END $$;
@@ -308,6 +320,7 @@ BEGIN
     INSERT INTO outbox.parked (endpoint_id, seq, event_id, status, attempts, next_attempt_at, parked_at)
     VALUES (id, e.seq, e.id, 'retrying', 0, e.created_at, e.created_at);
     INSERT INTO outbox.commands (endpoint_id, action, seq) VALUES (id, 'due', e.seq);
+    PERFORM outbox.note_change(e.tenant, name, 'test', '{}', jsonb_build_object('event', e.id));
     PERFORM outbox.probe(id);
     PERFORM outbox.note_inactive(id);
     PERFORM outbox.wake_workers();
@@ -373,6 +386,8 @@ BEGIN
     END IF;
     INSERT INTO outbox.commands (endpoint_id, action, seq)
     SELECT id, 'resend', d.seq WHERE NOT outbox.is_asked(id, 'resend', d.seq);
+    PERFORM outbox.note_change(s.tenant, s.name, 'resend', '{}', jsonb_build_object('event', event))
+    FROM outbox.endpoint_settings s WHERE FOUND AND s.endpoint_id = id;
     PERFORM outbox.note_inactive(id);
     PERFORM outbox.wake_workers();
 END $$;

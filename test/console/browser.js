@@ -174,6 +174,8 @@ const steps = {
     await page.getByRole("button", { name: "Go on" }).click();
     await page.getByRole("button", { name: "Move it" }).click();
     await until(() => arrived(skipped).length === 1, "the skipped event arrives when the endpoint is moved back");
+    check(sql("SELECT string_agg(DISTINCT action, ' ' ORDER BY action) FROM outbox.endpoint_audit WHERE actor = 'local'")
+      === "cancel discard pause replay resend resume retry seek test", "the audit has the operator's name with each of these");
 
     await at("crm");
     await page.getByRole("link", { name: "Change", exact: true }).click();
