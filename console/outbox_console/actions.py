@@ -13,6 +13,7 @@ from . import words
 from .words import count
 
 MOST = 1000     # deliveries that are chosen one by one
+NEWEST = 10000  # events among which those after a time are counted
 
 
 class Refused(Exception):
@@ -100,12 +101,21 @@ async def stats(session, endpoint):
     return answer.row
 
 
+def going(endpoint, what, n):
+    """The page of an endpoint, with a bar for what was asked for: see screens.GOING."""
+    return page(endpoint) + ("?" + urlencode({"going": what, "of": n}) if n else "")
+
+
+def in_all(row):
+    """How many deliveries wait at an endpoint (None: not known)."""
+    return None if row["pending"] is None else row["pending"] + row["processing"] + row["retrying"] + row["blocked"]
+
+
 def waiting(row):
-    """How many deliveries wait at an endpoint, as a phrase."""
+    """The same as a phrase."""
     if row["pending"] is None:
         return "an unknown number of deliveries"
-    about = "" if row["pending_exact"] else "about "
-    return about + count(row["pending"] + row["processing"] + row["retrying"] + row["blocked"], "delivery", "deliveries")
+    return ("" if row["pending_exact"] else "about ") + count(in_all(row), "delivery", "deliveries")
 
 
 async def pause(session, form):
@@ -129,7 +139,7 @@ async def resume(session, form):
                 [will.get(row["state"], "Sending to %s begins again, where it stopped." % name),
                  "%s wait there." % waiting(row).capitalize()],
                 "Resume", page(name), [("SELECT outbox.resume_endpoint(%s)", (name,))],
-                lambda v: "%s is resumed." % name)
+                lambda v: "%s is resumed." % name, lambda v: going(name, "resume", in_all(row)))
 
 
 async def test(session, form):
@@ -194,10 +204,16 @@ def call(function, source):
     return "SELECT COALESCE(sum(outbox.%s(d.endpoint, d.event%s)), 0)::int8 %s" % (function, more, source)
 
 
+def bar(form, what, back):
+    """Where an action leads: with all of an endpoint, to its page with a bar."""
+    whole = form.get("endpoint") and not any(form.get(n) for n in ("event", "topics", "since", "pick"))
+    return lambda v: going(form.get("endpoint"), what, v[0]) if whole else back
+
+
 async def retry(session, form):
     """Sends dead deliveries again."""
     phrase, n, source, args, back = await chosen(session, form, True)
-    inactive, whole = None, form.get("endpoint") and not (form.get("event") or form.get("topics") or form.get("since") or form.get("pick"))
+    inactive = None
     if form.get("endpoint"):
         row = await stats(session, form.get("endpoint"))
         inactive = row["state"] if row["state"] in ("paused", "disabled", "held") else None
@@ -206,7 +222,7 @@ async def retry(session, form):
                 + (["The endpoint is %s: they are sent when it is resumed." % inactive] if inactive else []),
                 "Send again", back, [(call("retry", source), args)],
                 lambda v: "%s asked to be sent again." % (count(v[0], "delivery is", "deliveries are")),
-                (lambda v: "%s?of=%s" % (back, v[0])) if whole else None)
+                bar(form, "retry", back))
 
 
 async def discard(session, form):
@@ -216,7 +232,8 @@ async def discard(session, form):
                 ["Given up for good: %s. They cannot be sent again from here." % phrase, how_many(n),
                  "Where an endpoint blocks a key behind a dead letter, the key goes on."],
                 "Discard for good", back, [(call("discard", source), args)],
-                lambda v: "%s discarded." % (count(v[0], "dead letter is", "dead letters are")), danger=True)
+                lambda v: "%s discarded." % (count(v[0], "dead letter is", "dead letters are")),
+                bar(form, "discard", back), danger=True)
 
 
 async def resend(session, form):
@@ -298,19 +315,35 @@ async def skip(session, form):
                 ["It goes on with new events. %s%s skipped, and not sent." % (about, count(row["pending"] or 0, "event is", "events are")),
                  "Those that wait for a retry stay. A replay can send skipped ones, as long as the log has them."],
                 "Skip them", page(name), [("SELECT outbox.seek_endpoint(%s, 'now')", (name,))],
-                lambda v: "%s goes on with new events." % name, danger=True)
+                lambda v: "%s goes on with new events." % name, lambda v: going(name, "skip", row["pending"]), danger=True)
+
+
+# Of the newest events, since no index leads to those of a time.
+COUNT_SEEK = """
+SELECT count(*) FILTER (WHERE e.created_at >= %s AND (p.tenant IS NULL OR p.tenant = e.tenant) AND e.test_of IS NULL
+                        AND outbox.topic_in(e.topic, p.topics) AND outbox.filter_matches(e.payload, p.filter)) AS n,
+       count(*) = %s AND min(e.created_at) >= %s AS more
+FROM (SELECT * FROM outbox.all_events ORDER BY seq DESC LIMIT %s) e JOIN outbox.endpoints p ON p.name = %s"""
 
 
 async def seek(session, form):
     """Goes back in the log, or forward."""
     name = form.need("endpoint")
-    await stats(session, name)
+    row = await stats(session, name)
     plan = Plan("Move %s in the log" % name, ["Everything that was emitted from this time on is sent, once more where it was sent before.",
                                              "Waiting events from before that time are skipped."],
                 "Move it", page(name), ready=bool(form.get("to")), danger=True,
                 fields=[Field("to", "To the time (UTC)", form.get("to"), "like 2026-11-20 06:00")])
     if plan.ready:
         at = form.time("to")
+        found = (await session.read(COUNT_SEEK, at, NEWEST, at, NEWEST, name)).row
+        oldest = row["oldest_pending_age"] and datetime.datetime.now(datetime.timezone.utc) - row["oldest_pending_age"]
+        plan.will = ["Everything for %s that was emitted from %s UTC on is sent, once more where it was sent before." % (
+            name, at.astimezone(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M:%S")),
+            "Of the newest %s events, these are %s. There are more." % (words.number(NEWEST), count(found["n"], "delivery", "deliveries"))
+            if found and found["more"] else how_many(found and found["n"]),
+            "Nothing that waits is skipped." if row["pending"] == 0 or oldest and at < oldest
+            else "Of the %s that wait, those from before that time are skipped." % waiting(row)]
         plan.calls = [("SELECT outbox.seek_endpoint(%s, %s::timestamptz)", (name, at))]
         plan.done = lambda v: "%s goes on from %s." % (name, at.strftime("%Y-%m-%d %H:%M UTC"))
     return plan
@@ -335,13 +368,19 @@ TYPES = {"topics": "text[]", "filter": "jsonpath", "max_in_flight": "int4", "rat
          "max_attempts": "int4", "max_age": "interval", "backoff_max": "interval", "disable_after": "interval"}
 
 
+def texts(row):
+    """The row with its intervals as texts."""
+    return {n: words.span(v) if isinstance(v, datetime.timedelta) else v for n, v in row.items()}
+
+
 async def settings_of(session, name):
     """The settings of an endpoint as texts, or Refused."""
     answer = await session.read("SELECT %s, version FROM outbox.endpoints WHERE name = %%s" % ", ".join(
-        "array_to_string(topics, ' ') AS topics" if s == "topics" else "%s::text AS %s" % (s, s) for s in SETTINGS), name)
+        "array_to_string(topics, ' ') AS topics" if s == "topics" else s if TYPES.get(s) == "interval" else "%s::text AS %s" % (s, s)
+        for s in SETTINGS), name)
     if not answer.row:
         raise Refused(answer.problem or "There is no endpoint %s." % name)
-    return answer.row
+    return texts(answer.row)
 
 
 def inputs(now):
@@ -444,10 +483,10 @@ async def create(session, form):
 
 async def retention(session, form):
     """How long events and attempts are kept."""
-    answer = await session.read("SELECT retention::text AS events, attempts_retention::text AS attempts FROM outbox.status")
+    answer = await session.read("SELECT retention AS events, attempts_retention AS attempts FROM outbox.status")
     if not answer.row:
         raise Refused(answer.problem or "outbox.status has no row.")
-    now = answer.row
+    now = texts(answer.row)
     plan = Plan("How long this database keeps events", ["Forgotten events cannot be replayed. Events that an endpoint has yet to read stay."],
                 "Change", "/system", ready=any(n == "events" for n, _ in form.pairs), danger=True,
                 fields=[Field("events", "Events", now["events"] or "", "empty: as the server's setting says"),
@@ -469,12 +508,12 @@ LIMITS = {"max_in_flight": ("Requests in flight", "int4"), "rate_limit": ("Reque
 async def limits(session, form):
     """How much of the workers and of the disk a tenant may use."""
     name = form.need("tenant")
-    answer = await session.read("SELECT %s FROM outbox.tenant_limits(%%s)" % ", ".join("%s::text AS %s" % (n, n) for n in LIMITS), name)
+    answer = await session.read("SELECT %s FROM outbox.tenant_limits(%%s)" % ", ".join(n if t == "interval" else "%s::text AS %s" % (n, n) for n, (_, t) in LIMITS.items()), name)
     if not answer.row:
         raise Refused(answer.problem or "outbox.tenant_limits() has no row.")
     plan = Plan("Limits of %s" % name, ["They hold for all endpoints of this tenant together, besides those of each."], "Change",
                 "/tenant?" + urlencode({"name": name}), ready=any(n == "max_kept" for n, _ in form.pairs), danger=True,
-                fields=[Field(n, label, answer.row[n] or "", "empty: no limit of its own") for n, (label, _) in LIMITS.items()])
+                fields=[Field(n, label, texts(answer.row)[n] or "", "empty: no limit of its own") for n, (label, _) in LIMITS.items()])
     if plan.ready:
         wanted = {n: form.get(n) or None for n in LIMITS}
         plan.fields = [Field(n, "", v or "", kind="hidden") for n, v in wanted.items()]

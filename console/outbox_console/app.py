@@ -37,7 +37,7 @@ def templates():
         loader=jinja2.FileSystemLoader(os.path.join(HERE, "templates")), autoescape=True, trim_blocks=True, lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
         finalize=lambda v: "" if v is None else v if hasattr(v, "__html__") or not isinstance(v, str) else words.visible(v))
-    environment.filters.update(number=words.number, size=words.size, seconds=words.seconds)
+    environment.filters.update(number=words.number, size=words.size, seconds=words.seconds, span=words.span, short=words.short)
     environment.globals.update(count=words.count, link=actions.link, page=actions.page)
     return environment
 
@@ -74,24 +74,32 @@ class Console:
                 return RedirectResponse("/sign-in", 303)
             return PlainTextResponse("This console is reached through its proxy, which says which user asks.\n", 403)
         try:
-            response = await self.routed(request, user)
+            try:
+                response = await self.routed(request, user)
+            except (KeyError, jinja2.UndefinedError) as e:
+                async with self.source(user).session() as session:
+                    other = await session.other_version()
+                if not other:
+                    raise
+                LOG.error("%s: not in what the database answered: %s", request.url.path, e)
+                response = self.problem(request, user, 503, "This cannot be shown", "An answer of the database had no %s. %s" % (e, other))
         except Refused as e:
             response = self.problem(request, user, 404 if request.method == "GET" else 409, "This cannot be done", str(e))
         except database.Away as e:
             LOG.warning("the database cannot be asked: %s", e)
             response = self.problem(request, user, 503, "The database cannot be asked", str(e))
-        except (KeyError, jinja2.UndefinedError) as e:
-            LOG.error("%s: not in what the database answered: %s", request.url.path, e)
-            response = self.problem(request, user, 503, "This cannot be shown",
-                                    "The extension in this database is of another version than the console: an answer had no %s." % e)
         if fresh:
             self.access.set_cookie(response, COOKIE, seal("session", fresh), 12 * 3600)
         return response
 
+    def source(self, user):
+        """The database as the role of this user."""
+        return self.database if user.operates else self.reading
+
     async def routed(self, request, user):
         """A screen, the question of an action, or the action."""
         form = Form([*parse_qsl(request.url.query, keep_blank_values=True, max_num_fields=2000), *request.path_params.items()])
-        source = self.database if user.operates else self.reading
+        source = self.source(user)
         path = request.scope["endpoint_path"]
         if path in SCREENS:
             template, screen = SCREENS[path]
@@ -128,7 +136,7 @@ class Console:
             values = await session.act(user.name, plan.calls)
         except psycopg.Error as e:
             LOG.info("%s could not: %s (%s)", user.name, what, e.sqlstate)
-            return self.problem(request, user, 409, "Nothing was changed", database.words(e))
+            return self.problem(request, user, 409, "Nothing was changed", await session.words(e))
         LOG.info("%s: %s (%s)", user.name, what, name)
         if plan.secret:
             return self.render(request, "secret.html", user, plan=plan, value=values[0])

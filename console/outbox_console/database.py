@@ -6,9 +6,14 @@ So no screen can show an empty table that means "I do not know".
 
 import asyncio
 import contextlib
+import logging
 
 import psycopg
 from psycopg.rows import dict_row
+
+from . import VERSION
+
+LOG = logging.getLogger("outbox-console")
 
 # An error of a whole statement, by SQLSTATE, in words for the reader of a screen.
 WORDS = {
@@ -17,10 +22,9 @@ WORDS = {
     "55P03": "A table is locked at present, as by VACUUM FULL or REINDEX. It is looked at again.",
     "25006": "The server is a standby, or takes no changes at present. Nothing was changed.",
     "3F000": "This database has no extension outbox.",
-    "42P01": "The extension in this database has no such view. It is of another version than the console.",
-    "42703": "The extension in this database has no such column. It is of another version than the console.",
-    "42883": "The extension in this database has no such function. It is of another version than the console.",
 }
+# What the console asks for and the database does not have: of another version, or the console is wrong.
+MISSING = {"42P01": "view", "42703": "column", "42883": "function"}
 
 
 class Away(Exception):
@@ -30,8 +34,8 @@ class Away(Exception):
 class Answer:
     """The rows of a question, or the reason why there are none."""
 
-    def __init__(self, rows=(), problem=None, state=None):
-        self.rows, self.problem, self.state = list(rows), problem, state
+    def __init__(self, rows=(), problem=None):
+        self.rows, self.problem = list(rows), problem
 
     @property
     def row(self):
@@ -69,14 +73,33 @@ class Session:
                 raise Away("The database has not answered for %d s." % (limit + 3)) from e
             except psycopg.OperationalError as e:
                 if not self.connection.closed:
-                    return Answer(problem=words(e), state=e.sqlstate)
+                    return Answer(problem=words(e))
                 if last:
                     raise Away(words(e)) from e
                 self.connection = await self.database.connect()
             except psycopg.Error as e:
                 if self.connection.closed:
                     raise Away(words(e)) from e
-                return Answer(problem=words(e), state=e.sqlstate)
+                return Answer(problem=await self.words(e))
+
+    async def other_version(self):
+        """A sentence that says which version the extension is of, where it is not the console's."""
+        found = await self.read("SELECT extversion FROM pg_extension WHERE extname = 'outbox'")
+        if found.row and found.row["extversion"] == VERSION:
+            return None
+        return "It is of another version than the console: %s, and the console is for %s." % (
+            found.row["extversion"] if found.row else "none is known", VERSION)
+
+    async def words(self, error):
+        """An error in words.  What the console asks for is missing in another version, or a fault of the console."""
+        missing = MISSING.get(error.sqlstate)
+        if not missing:
+            return words(error)
+        other = await self.other_version()
+        if other:
+            return "The extension in this database has no such %s. %s" % (missing, other)
+        LOG.error("a fault of the console: %s", error)
+        return "The console has a fault here: it asks for a %s that does not exist. Its log says which." % missing
 
     async def act(self, actor, calls):
         """Carries out calls in one transaction, in the name of an actor.  Returns the value of each, or throws psycopg.Error."""

@@ -36,10 +36,10 @@ def limit(rows, n=PAGE):
 
 
 async def figures(session, endpoint=None, tenant=None):
-    """Charts of the last six hours, where the extension keeps figures."""
+    """Charts of the last six hours."""
     answer = await session.read("SELECT f FROM outbox.figures(%s, %s, '5 min', now() - interval '6 hours') f", endpoint, tenant)
     if answer.problem:
-        return None if answer.state == "42883" else answer
+        return answer
     step = datetime.timedelta(minutes=5)
     kept = {datetime.datetime.fromisoformat(r["f"]["at"]): r["f"] for r in answer.rows}
     last = now().replace(minute=now().minute // 5 * 5, second=0, microsecond=0) - step
@@ -148,9 +148,22 @@ async def changes(session, name):
                                 " ORDER BY change_id DESC LIMIT 20", name)
     for row in answer.rows:
         before, after = row["before"] or {}, row["after"] or {}
-        row["changed"] = [(n, *(json.dumps(v[n], ensure_ascii=False) if n in v else "" for v in (before, after)))
+        row["changed"] = [(n, *(words.spans(json.dumps(v[n], ensure_ascii=False)) if n in v else "" for v in (before, after)))
                           for n in sorted({**before, **after}) if row["action"] != "create" or n in ("url", "topics", "filter")]
     return answer
+
+
+# What may go on at an endpoint: words, and the figures whose sum becomes 0.
+GOING = {"retry": ("Sending again", ("dead", "retrying")), "discard": ("Discarding", ("dead",)), "skip": ("Skipping", ("pending",)),
+         "resume": ("Sending what waited", ("pending", "processing", "retrying", "blocked"))}
+
+
+def progress(row, q):
+    """How far an action is that led to this page: words, how many are done, of how many."""
+    of, going = whole(q.get("of")), GOING.get(q.get("going"))
+    if not of or not going or not row or any(row[n] is None for n in going[1]):
+        return None
+    return {"name": going[0], "done": of - min(of, sum(row[n] for n in going[1])), "of": of}
 
 
 async def endpoint(session, q):
@@ -167,7 +180,7 @@ async def endpoint(session, q):
     elif len(deliveries.rows) < FEW:
         cursor = None
     more = "?" + urlencode({"status": status, "before": cursor}) if cursor else None
-    return {"name": name, "stats": row, "status": status, "of": whole(q.get("of")), "deliveries": deliveries, "following": more,
+    return {"name": name, "stats": row, "status": status, "going": progress(row.row, q), "deliveries": deliveries, "following": more,
             "settings": await session.read("SELECT *, filter::text AS filter_text, config::text AS config_text, metadata::text AS metadata_text"
                                            " FROM outbox.endpoints WHERE name = %s", name),
             "audit": await changes(session, name),
@@ -321,21 +334,18 @@ async def dead(session, q):
 async def tenants(session, q):
     """Tenants by the share of their attempts that fails."""
     usage = await session.read("SELECT tenant, delivered, failed_attempts FROM outbox.tenant_usage(date_trunc('hour', now()) - interval '1 day')")
-    since = "in the last day"
-    if usage.state == "42883":
-        usage, since = None, "since the endpoints were created"
     endpoints = await session.read(
         "SELECT tenant, count(*) AS endpoints, count(*) FILTER (WHERE state <> 'active') AS stopped, sum(delivered)::int8 AS delivered,"
         " sum(failed_attempts)::int8 AS failed_attempts, sum(dead)::int8 AS dead, sum(pending + processing + retrying + blocked)::int8 AS waiting"
         " FROM outbox.stats WHERE tenant IS NOT NULL GROUP BY tenant")
-    if usage and not usage.problem:
+    if not usage.problem:
         used = {r["tenant"]: r for r in usage.rows}
         for row in endpoints.rows:
             row.update({n: used.get(row["tenant"], {}).get(n, 0) for n in ("delivered", "failed_attempts")})
     for row in endpoints.rows:
         row["share"] = row["failed_attempts"] / max(row["delivered"] + row["failed_attempts"], 1)
     endpoints.rows.sort(key=lambda r: (-r["share"], -(r["dead"] or 0), r["tenant"]))
-    return {"tenants": endpoints, "since": since, "shown": endpoints.rows[:200]}
+    return {"tenants": endpoints, "shown": endpoints.rows[:200]}
 
 
 async def tenant(session, q):
@@ -345,12 +355,12 @@ async def tenant(session, q):
     deliveries = await session.read("SELECT * FROM outbox.deliveries_page(tenant => %s, page_size => %s)", name, PAGE)
     deliveries.rows = [d for d in deliveries.rows if d["event_id"]]
     return {"name": name, "endpoints": answer, "deliveries": deliveries, "charts": await figures(session, None, name),
-            "limits": await session.read("SELECT max_in_flight, rate_limit, max_kept, max_kept_age::text AS max_kept_age FROM outbox.tenant_limits(%s)", name)}
+            "limits": await session.read("SELECT max_in_flight, rate_limit, max_kept, max_kept_age FROM outbox.tenant_limits(%s)", name)}
 
 
 async def system(session, _):
     """Workers, steps on hold, what was set aside, sources, sinks and space."""
-    return {"status": await session.read("SELECT *, pg_is_in_recovery() AS standby, retention::text AS retention_text, attempts_retention::text AS attempts_text FROM outbox.status"),
+    return {"status": await session.read("SELECT *, pg_is_in_recovery() AS standby FROM outbox.status"),
             "workers": await session.read("SELECT * FROM outbox.workers ORDER BY datname, worker"),
             "steps": await session.read("SELECT * FROM outbox.held_steps ORDER BY since LIMIT 200"),
             "aside": await session.read("SELECT * FROM outbox.set_aside ORDER BY failed_at DESC LIMIT 200"),

@@ -104,9 +104,25 @@ def seconds(s):
     return "%.3g days" % (s / 86400)
 
 
-def names(items, most=3):
-    """a, b and 4 more."""
-    items = list(items)
-    if len(items) > most:
-        return "%s and %d more" % (", ".join(items[:most]), len(items) - most)
-    return " and ".join([", ".join(items[:-1]), items[-1]] if len(items) > 1 else items)
+def span(t):
+    """A length of time, exactly and as PostgreSQL reads it: 1 day 30 min."""
+    ms, parts = (t.days * 86400 + t.seconds) * 1000 + t.microseconds // 1000, []
+    for unit, one in (("days", 86400000), ("h", 3600000), ("min", 60000), ("s", 1000), ("ms", 1)):
+        n, ms = divmod(ms, one)
+        if n:
+            parts.append("%d %s" % (n, "day" if unit == "days" and n == 1 else unit))
+    return " ".join(parts) or "0 s"
+
+
+# An interval in a text of JSON, as the audit has it.
+CLOCK = re.compile(r'"(?:(\d+) days? ?)?(\d+):(\d\d):(\d\d(?:\.\d+)?)"')
+
+
+def spans(text):
+    """The text with its intervals like span()."""
+    return CLOCK.sub(lambda m: span(datetime.timedelta(days=int(m[1] or 0), hours=int(m[2]), minutes=int(m[3]), seconds=float(m[4]))), text)
+
+
+def short(n):
+    """The beginning and the end of a UUID."""
+    return "%s…%s" % (str(n)[:8], str(n)[-4:])

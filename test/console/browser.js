@@ -172,6 +172,7 @@ const steps = {
     await page.getByRole("link", { name: "Move in the log" }).click();
     await page.getByLabel("To the time (UTC)").fill(sql("SELECT to_char(now() AT TIME ZONE 'UTC' - interval '1 hour', 'YYYY-MM-DD HH24:MI')"));
     await page.getByRole("button", { name: "Go on" }).click();
+    await shows(page, /These are \d+ deliveries/, "a move in the log says first to how many");
     await page.getByRole("button", { name: "Move it" }).click();
     await until(() => arrived(skipped).length === 1, "the skipped event arrives when the endpoint is moved back");
     check(sql("SELECT string_agg(DISTINCT action, ' ' ORDER BY action) FROM outbox.endpoint_audit WHERE actor = 'local'")
@@ -316,6 +317,7 @@ const steps = {
     check(true, "the page shows it by itself");
     await ask(page, "Resume", /begins again/, "Resume");
     await until(() => arrived(event).length === 1, "the receiver's journal has the event once it is resumed");
+    await shows(page, /Sending what waited: all 1 are done/, "and a bar says so");
   },
 };
 

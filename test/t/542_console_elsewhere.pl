@@ -86,6 +86,7 @@ $node->safe_psql('postgres', <<'SQL');
 ALTER VIEW outbox.set_aside RENAME TO set_aside_once;
 ALTER VIEW outbox.stats RENAME COLUMN dead TO dead_once;
 ALTER FUNCTION outbox.metrics RENAME TO metrics_once;
+UPDATE pg_extension SET extversion = '0.9' WHERE extname = 'outbox';
 SQL
 like(page($console, '/'), qr/It is not known whether events are delivered.*another version/s, 'of another version nothing is claimed');
 like(page($console, '/system'), qr/Not known.*no such view.*another version/s, 'a view that is not there is not an empty one');
@@ -99,12 +100,20 @@ ALTER VIEW outbox.set_aside_once RENAME TO set_aside;
 ALTER VIEW outbox.stats RENAME COLUMN dead_once TO dead;
 ALTER FUNCTION outbox.metrics_once RENAME TO metrics;
 SQL
-says($console, '/', qr/dead letter waits/, 'when the objects are there, so are the pages');
-$node->safe_psql('postgres', "UPDATE pg_extension SET extversion = '0.9' WHERE extname = 'outbox'");
 $node->restart;
 says($console, '/', qr/Nothing is sent.*version 0\.9/s, 'a worker that does not run with these objects is said, with the versions');
 $node->safe_psql('postgres', "UPDATE pg_extension SET extversion = '1.0' WHERE extname = 'outbox'; SELECT outbox.endpoint_changed(0)");
 says($console, '/', qr/dead letter waits/, 'and is over by itself');
-unlike($console->log, qr/Traceback/, 'no fault of the console is in its log');
+unlike($console->log, qr/Traceback|fault/, 'no fault of the console is in its log');
+
+# The console's own version, and a fault of it
+like(slurp_file("$OutboxTest::top/outbox.control"), qr/^default_version = '\Q@{[OutboxTest::Console::version()]}\E'$/m, 'it is for this version');
+$node->safe_psql('postgres', 'ALTER VIEW outbox.stats RENAME COLUMN dead TO dead_once; ALTER VIEW outbox.set_aside RENAME TO set_aside_once');
+my $fault = $http->get($console->url . '/endpoints');
+is($fault->{status}, 500, 'a page that is wrong is a fault');
+like($fault->{content}, qr/console has a fault/, 'and is said to be one, not another version');
+like($console->log, qr/Traceback.*no attribute 'dead'/s, 'the log says which');
+like(page($console, '/system'), qr/console has a fault here: it asks for a view/, 'and so is a question that is wrong');
+like($console->log, qr/fault of the console: relation "outbox.set_aside" does not exist/, 'which is in the log, too');
 $console->stop;
 done_testing();

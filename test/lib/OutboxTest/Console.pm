@@ -77,6 +77,12 @@ sub names
 	return @names;
 }
 
+# The version of the extension that the console is for.
+sub version
+{
+	return scalar qx{PYTHONPATH="$OutboxTest::top/console" $python -c 'import outbox_console; print(outbox_console.VERSION, end="")'};
+}
+
 # Puts a user into a password file, as an administrator does.
 sub add_user
 {
