@@ -1,4 +1,4 @@
-# What operators and customers ask for beside changes of settings is in outbox.endpoint_audit, with the name of the one that asked.
+# What operators and customers ask for is in outbox.endpoint_audit, with the name of the actor.
 use strict;
 use warnings;
 
