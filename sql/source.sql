@@ -6,18 +6,53 @@
 -- those of the extension do.  The events are delivered by another server, which has the
 -- extension and follows this one: doc/follow.md.  In tests of an application nothing
 -- follows, and events stay until they are deleted: doc/testing.md.
+--
+-- It can be run again, and one of a newer version over an older one: events, grants and
+-- publications stay.  All of it is one transaction.
 
-CREATE SCHEMA outbox;
+BEGIN;
+SET LOCAL client_min_messages = warning;
+SET LOCAL lock_timeout = '10s';   -- emits wait behind a lock that this waits for
+
+DO $$ BEGIN
+    IF EXISTS (SELECT FROM pg_namespace n WHERE n.nspname = 'outbox') AND to_regprocedure('outbox.source_version()') IS NULL THEN
+        RAISE EXCEPTION 'schema "outbox" already exists'
+            USING ERRCODE = 'duplicate_schema',
+                  HINT = 'It is not of sql/source.sql. A database with the extension needs nothing of this file.';
+    END IF;
+    PERFORM set_config('source_sql.functions', ARRAY(SELECT p.oid FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
+                                                     WHERE n.nspname = 'outbox')::text, true);
+END $$;
+CREATE SCHEMA IF NOT EXISTS outbox;
+
+-- The pieces of outbox.emitted.  New events go into the one that is open.  One that was closed is
+-- emptied when every follower has taken its events, and then it is free.
+CREATE TABLE IF NOT EXISTS outbox.pieces (
+    piece        int2 PRIMARY KEY,
+    opened_at    timestamptz,   -- NULL: it is free
+    closed_at    timestamptz,
+    closed_xmax  xid8,          -- transactions that may still have written into it are below
+    done_lsn     pg_lsn         -- they had ended before this place in the WAL
+);
+INSERT INTO outbox.pieces VALUES (0, clock_timestamp()), (1, NULL), (2, NULL) ON CONFLICT DO NOTHING;
+
+CREATE OR REPLACE FUNCTION outbox.current_piece() RETURNS int2
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN (SELECT p.piece FROM outbox.pieces p WHERE p.opened_at IS NOT NULL AND p.closed_at IS NULL);
+END $$;
 
 -- The table that applications know is outbox.events.  Its rows are in outbox.emitted, which
 -- is published under this name: a follower has its own outbox.events.
-CREATE SEQUENCE outbox.events_seq;
-CREATE TABLE outbox.events (
+CREATE SEQUENCE IF NOT EXISTS outbox.events_seq;
+CREATE TABLE IF NOT EXISTS outbox.events (
     id           uuid NOT NULL,
     seq          int8 NOT NULL,
     xid          xid8 NOT NULL DEFAULT pg_current_xact_id(),
     created_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
-    piece        int2 NOT NULL,
+    piece        int2 NOT NULL DEFAULT outbox.current_piece(),
     topic        text,
     type         text,
     key          text,
@@ -29,15 +64,13 @@ CREATE TABLE outbox.events (
     content_type text,
     PRIMARY KEY (id, piece)
 ) PARTITION BY LIST (piece);
-CREATE INDEX events_xid_idx ON outbox.events (xid);
-CREATE INDEX events_seq_idx ON outbox.events (seq);
-CREATE TABLE outbox.emitted PARTITION OF outbox.events FOR VALUES IN (0, 1, 2) PARTITION BY LIST (piece);
-CREATE TABLE outbox.emitted_0 PARTITION OF outbox.emitted FOR VALUES IN (0);
-CREATE TABLE outbox.emitted_1 PARTITION OF outbox.emitted FOR VALUES IN (1);
-CREATE TABLE outbox.emitted_2 PARTITION OF outbox.emitted FOR VALUES IN (2);
+CREATE TABLE IF NOT EXISTS outbox.emitted PARTITION OF outbox.events FOR VALUES IN (0, 1, 2) PARTITION BY LIST (piece);
+CREATE TABLE IF NOT EXISTS outbox.emitted_0 PARTITION OF outbox.emitted FOR VALUES IN (0);
+CREATE TABLE IF NOT EXISTS outbox.emitted_1 PARTITION OF outbox.emitted FOR VALUES IN (1);
+CREATE TABLE IF NOT EXISTS outbox.emitted_2 PARTITION OF outbox.emitted FOR VALUES IN (2);
 
 -- Events with a deliver_at.  The follower lets them wait.
-CREATE TABLE outbox.scheduled (
+CREATE TABLE IF NOT EXISTS outbox.scheduled (
     id           uuid PRIMARY KEY,
     deliver_at   timestamptz NOT NULL,
     xid          xid8 NOT NULL DEFAULT pg_current_xact_id(),
@@ -53,9 +86,9 @@ CREATE TABLE outbox.scheduled (
     content_type text,
     dedup_key    text
 ) PARTITION BY RANGE (id);
-CREATE TABLE outbox.deferred PARTITION OF outbox.scheduled FOR VALUES FROM (MINVALUE) TO (MAXVALUE);
+CREATE TABLE IF NOT EXISTS outbox.deferred PARTITION OF outbox.scheduled FOR VALUES FROM (MINVALUE) TO (MAXVALUE);
 
-CREATE TABLE outbox.dedup (
+CREATE TABLE IF NOT EXISTS outbox.dedup (
     topic        text COLLATE "C" NOT NULL,
     dedup_key    text COLLATE "C" NOT NULL,
     tenant       text COLLATE "C" NOT NULL,
@@ -64,32 +97,13 @@ CREATE TABLE outbox.dedup (
     PRIMARY KEY (topic, dedup_key, tenant)
 );
 
--- The pieces of outbox.emitted.  New events go into the one that is open.  One that was closed is
--- emptied when every follower has taken its events, and then it is free.
-CREATE TABLE outbox.pieces (
-    piece        int2 PRIMARY KEY,
-    opened_at    timestamptz,   -- NULL: it is free
-    closed_at    timestamptz,
-    closed_xmax  xid8,          -- transactions that may still have written into it are below
-    done_lsn     pg_lsn         -- they had ended before this place in the WAL
-);
-INSERT INTO outbox.pieces VALUES (0, clock_timestamp()), (1, NULL), (2, NULL);
 
-CREATE FUNCTION outbox.current_piece() RETURNS int2
-LANGUAGE plpgsql STABLE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN (SELECT p.piece FROM outbox.pieces p WHERE p.opened_at IS NOT NULL AND p.closed_at IS NULL);
-END $$;
-ALTER TABLE outbox.events ALTER piece SET DEFAULT outbox.current_piece();
-
-CREATE VIEW outbox.outgoing AS
+CREATE OR REPLACE VIEW outbox.outgoing AS
 SELECT id, topic, type, key, tenant, expires_at, headers, payload, body, content_type
 FROM outbox.events
 WHERE xid = pg_current_xact_id_if_assigned() OFFSET 0;
 
-CREATE FUNCTION outbox.insert_outgoing() RETURNS trigger
+CREATE OR REPLACE FUNCTION outbox.insert_outgoing() RETURNS trigger
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -105,11 +119,11 @@ BEGIN
             NEW.content_type);
     RETURN NEW;
 END $$;
-CREATE TRIGGER insert_outgoing INSTEAD OF INSERT OR UPDATE OR DELETE ON outbox.outgoing
+CREATE OR REPLACE TRIGGER insert_outgoing INSTEAD OF INSERT OR UPDATE OR DELETE ON outbox.outgoing
 FOR EACH ROW EXECUTE FUNCTION outbox.insert_outgoing();
 
 -- A UUID version 7: the milliseconds, then their 4096 parts, then random bits.
-CREATE FUNCTION outbox.new_event_id() RETURNS uuid
+CREATE OR REPLACE FUNCTION outbox.new_event_id() RETURNS uuid
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -128,7 +142,7 @@ END $$;
 -- set search_path: to set it in each again takes longer than the check.
 ------------------------------------------------------------------------
 
-CREATE FUNCTION outbox.check_length(what text, value text, most int) RETURNS void
+CREATE OR REPLACE FUNCTION outbox.check_length(what text, value text, most int) RETURNS void
 LANGUAGE plpgsql IMMUTABLE
 AS $$
 BEGIN
@@ -144,11 +158,11 @@ BEGIN
     END IF;
 END $$;
 
-CREATE FUNCTION outbox.has_control(value text) RETURNS bool
+CREATE OR REPLACE FUNCTION outbox.has_control(value text) RETURNS bool
 LANGUAGE sql IMMUTABLE
 AS $$ SELECT value ~ '[\u0001-\u001F\u007F-\u009F]' $$;
 
-CREATE FUNCTION outbox.check_line(what text, value text) RETURNS void
+CREATE OR REPLACE FUNCTION outbox.check_line(what text, value text) RETURNS void
 LANGUAGE plpgsql IMMUTABLE
 AS $$
 BEGIN
@@ -159,7 +173,7 @@ BEGIN
     END IF;
 END $$;
 
-CREATE FUNCTION outbox.check_tenant(tenant text) RETURNS void
+CREATE OR REPLACE FUNCTION outbox.check_tenant(tenant text) RETURNS void
 LANGUAGE plpgsql IMMUTABLE
 AS $$
 DECLARE
@@ -177,7 +191,7 @@ BEGIN
     END IF;
 END $$;
 
-CREATE FUNCTION outbox.check_topic(topic text) RETURNS void
+CREATE OR REPLACE FUNCTION outbox.check_topic(topic text) RETURNS void
 LANGUAGE plpgsql IMMUTABLE
 AS $$
 DECLARE
@@ -202,7 +216,7 @@ BEGIN
     END IF;
 END $$;
 
-CREATE FUNCTION outbox.check_headers(headers jsonb) RETURNS void
+CREATE OR REPLACE FUNCTION outbox.check_headers(headers jsonb) RETURNS void
 LANGUAGE plpgsql IMMUTABLE
 AS $$
 DECLARE
@@ -268,7 +282,7 @@ BEGIN
     END IF;
 END $$;
 
-CREATE FUNCTION outbox.check_size(what text, bytes int) RETURNS void
+CREATE OR REPLACE FUNCTION outbox.check_size(what text, bytes int) RETURNS void
 LANGUAGE plpgsql IMMUTABLE
 AS $$
 BEGIN
@@ -280,7 +294,7 @@ BEGIN
     END IF;
 END $$;
 
-CREATE FUNCTION outbox.check_event(topic text, type text, key text, tenant text, headers jsonb, payload jsonb, body bytea,
+CREATE OR REPLACE FUNCTION outbox.check_event(topic text, type text, key text, tenant text, headers jsonb, payload jsonb, body bytea,
     content_type text, deliver_at timestamptz DEFAULT NULL, expires_at timestamptz DEFAULT NULL,
     dedup_key text DEFAULT NULL)
 RETURNS void
@@ -353,7 +367,7 @@ BEGIN
 END $$;
 
 -- As the owner of the tables: a role that may insert needs no other privilege.
-CREATE FUNCTION outbox.check_row() RETURNS trigger
+CREATE OR REPLACE FUNCTION outbox.check_row() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -364,13 +378,20 @@ BEGIN
                                NEW.content_type);
     RETURN NEW;
 END $$;
-CREATE TRIGGER check_row BEFORE INSERT ON outbox.events FOR EACH ROW EXECUTE FUNCTION outbox.check_row();
+-- Where they are there, nothing waits for transactions that have emitted.
+DO $$ BEGIN
+    IF NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = 'outbox.events'::regclass AND t.tgname = 'check_row') THEN
+        CREATE INDEX events_xid_idx ON outbox.events (xid);
+        CREATE INDEX events_seq_idx ON outbox.events (seq);
+        CREATE TRIGGER check_row BEFORE INSERT ON outbox.events FOR EACH ROW EXECUTE FUNCTION outbox.check_row();
+    END IF;
+END $$;
 
 ------------------------------------------------------------------------
 -- Emitting
 ------------------------------------------------------------------------
 
-CREATE FUNCTION outbox.append(function text, topic text, payload jsonb, body bytea, content_type text, key text,
+CREATE OR REPLACE FUNCTION outbox.append(function text, topic text, payload jsonb, body bytea, content_type text, key text,
     type text, headers jsonb, deliver_at timestamptz, expires_at timestamptz, dedup_key text, tenant text)
 RETURNS uuid
 LANGUAGE plpgsql VOLATILE
@@ -417,7 +438,7 @@ BEGIN
     RETURN id;
 END $$;
 
-CREATE FUNCTION outbox.emit(topic text, payload jsonb,
+CREATE OR REPLACE FUNCTION outbox.emit(topic text, payload jsonb,
     key text DEFAULT NULL,
     type text DEFAULT NULL,
     headers jsonb DEFAULT NULL,
@@ -434,7 +455,7 @@ BEGIN
                          dedup_key, tenant);
 END $$;
 
-CREATE FUNCTION outbox.emit(topic text, payload text,
+CREATE OR REPLACE FUNCTION outbox.emit(topic text, payload text,
     key text DEFAULT NULL,
     type text DEFAULT NULL,
     headers jsonb DEFAULT NULL,
@@ -468,7 +489,7 @@ BEGIN
                          dedup_key, tenant);
 END $$;
 
-CREATE FUNCTION outbox.emit(topic text, payload json,
+CREATE OR REPLACE FUNCTION outbox.emit(topic text, payload json,
     key text DEFAULT NULL,
     type text DEFAULT NULL,
     headers jsonb DEFAULT NULL,
@@ -481,7 +502,7 @@ LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$ SELECT outbox.emit($1, $2::text, $3, $4, $5, $6, $7, $8, $9) $$;
 
-CREATE FUNCTION outbox.emit_bytes(topic text, body bytea, content_type text,
+CREATE OR REPLACE FUNCTION outbox.emit_bytes(topic text, body bytea, content_type text,
     key text DEFAULT NULL,
     type text DEFAULT NULL,
     headers jsonb DEFAULT NULL,
@@ -504,7 +525,7 @@ BEGIN
 END $$;
 
 -- A key of another type: its text, whatever the settings of the session.
-CREATE FUNCTION outbox.key_text(key anyelement) RETURNS text
+CREATE OR REPLACE FUNCTION outbox.key_text(key anyelement) RETURNS text
 LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
 SET DateStyle = 'ISO, MDY'
@@ -525,15 +546,15 @@ DECLARE
         'RETURNS uuid LANGUAGE sql VOLATILE';
 BEGIN
     FOREACH payload_type IN ARRAY '{jsonb,json,text}'::text[] LOOP
-        EXECUTE format('CREATE FUNCTION outbox.emit(topic text, payload %s, key anynonarray, %s AS %L', payload_type,
+        EXECUTE format('CREATE OR REPLACE FUNCTION outbox.emit(topic text, payload %s, key anynonarray, %s AS %L', payload_type,
                        options, 'SELECT outbox.emit($1, $2, outbox.key_text($3), $4, $5, $6, $7, $8, $9)');
     END LOOP;
-    EXECUTE format('CREATE FUNCTION outbox.emit_bytes(topic text, body bytea, content_type text, key anynonarray, %s AS %L',
+    EXECUTE format('CREATE OR REPLACE FUNCTION outbox.emit_bytes(topic text, body bytea, content_type text, key anynonarray, %s AS %L',
                    options, 'SELECT outbox.emit_bytes($1, $2, $3, outbox.key_text($4), $5, $6, $7, $8, $9, $10)');
 END $$;
 
 -- The columns that a trigger's third argument names, as they are stored.
-CREATE FUNCTION outbox.carried(list text, record jsonb) RETURNS jsonb
+CREATE OR REPLACE FUNCTION outbox.carried(list text, record jsonb) RETURNS jsonb
 LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -543,7 +564,7 @@ FROM (SELECT COALESCE(replace(m[1], '""', '"'), m[2]) AS name
 $$;
 
 -- Times are in UTC, and all else is written as in a session with the defaults.
-CREATE FUNCTION outbox.emit_change() RETURNS trigger
+CREATE OR REPLACE FUNCTION outbox.emit_change() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET DateStyle = 'ISO, MDY'
@@ -654,7 +675,7 @@ BEGIN
     RETURN NULL;
 END $$;
 
-CREATE FUNCTION outbox.grant_emit(role text, topics text[] DEFAULT NULL) RETURNS void
+CREATE OR REPLACE FUNCTION outbox.grant_emit(role text, topics text[] DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -682,7 +703,7 @@ END $$;
 
 -- Makes publications, each with a share of the events, and returns their names.  One share is the
 -- publication outbox.  Else events of a tenant are in one share, and those without a tenant by key.
-CREATE FUNCTION outbox.divide(shares int4) RETURNS SETOF text
+CREATE OR REPLACE FUNCTION outbox.divide(shares int4) RETURNS SETOF text
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 SET client_min_messages = error   -- that wal_level is not logical is said by outbox.follow()
@@ -709,10 +730,14 @@ BEGIN
         RETURN NEXT name;
     END LOOP;
 END $$;
-DO $$ BEGIN PERFORM outbox.divide(1); END $$;
+DO $$ BEGIN
+    IF NOT EXISTS (SELECT FROM pg_publication_rel r WHERE r.prrelid = 'outbox.emitted'::regclass) THEN
+        PERFORM outbox.divide(1);
+    END IF;
+END $$;
 
 -- What a follower has to know to read these tables.  It is compared for equality.
-CREATE FUNCTION outbox.source_version() RETURNS text
+CREATE OR REPLACE FUNCTION outbox.source_version() RETURNS text
 LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
 AS $$ SELECT '1.0' $$;
@@ -720,7 +745,7 @@ AS $$ SELECT '1.0' $$;
 -- Called by a follower from time to time: empties pieces whose events every follower has durably
 -- taken, and which were closed longer ago than 'keep', and opens another one.  A follower's slot
 -- that the server has given up holds nothing back.  Returns how many pieces were emptied.
-CREATE FUNCTION outbox.tidy(keep interval DEFAULT '1 day') RETURNS int4
+CREATE OR REPLACE FUNCTION outbox.tidy(keep interval DEFAULT '1 day') RETURNS int4
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '200ms'
@@ -778,7 +803,7 @@ END $$;
 
 -- What each follower has said last.  It counts its calls in its own database.  So a follower, or a
 -- source, that was restored from a backup has another count than the other one.
-CREATE TABLE outbox.followers (
+CREATE TABLE IF NOT EXISTS outbox.followers (
     slot         text PRIMARY KEY,
     round        int8 NOT NULL,
     said_at      timestamptz NOT NULL DEFAULT clock_timestamp()
@@ -786,7 +811,7 @@ CREATE TABLE outbox.followers (
 
 -- Stores the count of a follower (NULL: stores nothing), and returns the one before, the timeline
 -- of this server, a snapshot, and a place in the WAL behind the commits that the snapshot sees.
-CREATE FUNCTION outbox.check_in(slot text, round int8, OUT before int8, OUT timeline text, OUT seen pg_snapshot, OUT lsn pg_lsn)
+CREATE OR REPLACE FUNCTION outbox.check_in(slot text, round int8, OUT before int8, OUT timeline text, OUT seen pg_snapshot, OUT lsn pg_lsn)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -803,7 +828,7 @@ BEGIN
 END $$;
 
 -- Called by a follower: it has taken these events, and forgets them (outbox.forget() there).
-CREATE FUNCTION outbox.remove_events(ids uuid[]) RETURNS int8
+CREATE OR REPLACE FUNCTION outbox.remove_events(ids uuid[]) RETURNS int8
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '10s'
@@ -825,7 +850,7 @@ BEGIN
 END $$;
 
 -- Called after it, for a whole tenant: the event of such a key has left this server.
-CREATE FUNCTION outbox.remove_dedup_keys(tenant text) RETURNS void
+CREATE OR REPLACE FUNCTION outbox.remove_dedup_keys(tenant text) RETURNS void
 LANGUAGE sql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET lock_timeout = '10s'
@@ -836,7 +861,7 @@ AND NOT EXISTS (SELECT FROM outbox.deferred e WHERE e.id = d.event_id)
 $$;
 
 -- The role needs the attribute REPLICATION, or what the service has in its place, too.
-CREATE FUNCTION outbox.grant_follow(role text) RETURNS void
+CREATE OR REPLACE FUNCTION outbox.grant_follow(role text) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -847,5 +872,24 @@ BEGIN
                    ' outbox.remove_events(uuid[]), outbox.remove_dedup_keys(text) TO %I', role);
 END $$;
 
-REVOKE ALL ON ALL FUNCTIONS IN SCHEMA outbox FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION outbox.new_event_id(), outbox.key_text(anyelement), outbox.current_piece() TO PUBLIC;
+-- Functions that are new: those that were there keep their grants.  Roles that follow may call the new ones.
+DO $$
+DECLARE
+    f regprocedure;
+    role name;
+BEGIN
+    FOR f IN SELECT p.oid FROM pg_proc p
+             WHERE p.pronamespace = 'outbox'::regnamespace
+             AND p.oid <> ALL (current_setting('source_sql.functions')::oid[]) LOOP
+        EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', f);
+        IF f IN ('outbox.new_event_id()'::regprocedure, 'outbox.key_text(anyelement)'::regprocedure,
+                 'outbox.current_piece()'::regprocedure) THEN
+            EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO PUBLIC', f);
+        END IF;
+    END LOOP;
+    FOR role IN SELECT DISTINCT r.rolname FROM pg_proc p, LATERAL aclexplode(p.proacl) a JOIN pg_roles r ON r.oid = a.grantee
+                WHERE p.oid = 'outbox.tidy(interval)'::regprocedure AND a.grantee <> p.proowner LOOP
+        PERFORM outbox.grant_follow(role);
+    END LOOP;
+END $$;
+COMMIT;
