@@ -105,7 +105,9 @@ void
 outbox_attempts_lost(const OutboxDelivery *d, const OutboxOutcome *o)
 {
 	for (int i = 0; i < o->lost; i++)
-		note(d, i, o, 0, o->lost_words, false);
+		note(d, i, o,
+			 o->result == OUTBOX_RESULT_UNAVAILABLE && i == o->lost - 1 ? o->status : 0,
+			 o->lost_words, false);
 }
 
 void

@@ -111,6 +111,7 @@ typedef struct OutboxOutcome
 	/*
 	 * So often it was sent before without an answer, over a connection that ended while
 	 * the receiver may have read it.  No such request counts.  'lost_words': static text.
+	 * With OUTBOX_RESULT_UNAVAILABLE 'status' is of the last of them.
 	 */
 	int			lost;
 	const char *lost_words;

@@ -161,7 +161,8 @@ wait_sql($node, "SELECT attempts >= 1 FROM outbox.deliveries WHERE event_id = '$
 $receiver->control(path => '/ok/oauth');
 wait_sql($node, "SELECT status FROM outbox.deliveries WHERE event_id = '$id'", 'delivered');
 my $refusals = grep { $_->{status} == 401 } sent('/ok/oauth');
-is(ask("SELECT count(*) FROM outbox.attempts WHERE event_id = '$id' AND status_code = 401"), $refusals - 1, 'the first refusal is no attempt, the others are');
+is(ask("SELECT count(*) FROM outbox.attempts WHERE event_id = '$id' AND status_code = 401"), $refusals, 'each request that the receiver refused is a row');
+is(ask("SELECT min(attempt) || ' ' || max(attempt) FROM outbox.attempts WHERE event_id = '$id' AND status_code = 401"), '1 ' . ($refusals - 1), 'and the first of them is no attempt');
 is($tokens, 2, 'and one new token was asked for');
 
 # Renewed before its end: nothing ever waits for it

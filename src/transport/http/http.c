@@ -400,6 +400,12 @@ finish(OutboxTransfer *t, CURLcode code)
 	o->lost_words = t->set_version == CURL_HTTP_VERSION_1_1 ?
 		"the connection was closed before the answer, and it was sent again" :
 		"the receiver refused the stream or closed the connection, and it was sent again";
+	if (was_answered && o->result == OUTBOX_RESULT_UNAVAILABLE)
+	{
+		o->lost = t->sent;
+		o->lost_words =
+			"the receiver refused the token, and it was sent again with another";
+	}
 	withdraw(t);
 
 	if (!was_answered && o->result != OUTBOX_RESULT_UNAVAILABLE)
