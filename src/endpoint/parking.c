@@ -122,6 +122,33 @@ outbox_parking_loaded_retries(OutboxEndpoint *ep, int *n)
 	return seqs;
 }
 
+bool
+outbox_parking_split(OutboxEndpoint *ep, int n, dlist_head *rest)
+{
+	dlist_init(rest);
+	while (ep->queue->nsettling > n)
+	{
+		dlist_node *node = dlist_tail_node(&ep->queue->settling);
+
+		dlist_delete(node);
+		dlist_push_head(rest, node);
+		ep->queue->nsettling--;
+		outbox_delivery_hold(dlist_container(OutboxDelivery, node, node));
+	}
+	return !dlist_is_empty(rest);
+}
+
+void
+outbox_parking_rejoin(OutboxEndpoint *ep, dlist_head *rest)
+{
+	while (!dlist_is_empty(rest))
+	{
+		OutboxDelivery *d = dlist_container(OutboxDelivery, node, dlist_pop_head_node(rest));
+
+		outbox_delivery_settle(ep, d, d->verdict);
+	}
+}
+
 void
 outbox_parking_settled(OutboxEndpoint *ep)
 {

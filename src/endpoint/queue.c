@@ -36,9 +36,16 @@ outbox_delivery_make(OutboxEndpoint *ep, OutboxEvent *event, bool parked)
 	d->seq = event->seq;
 	d->parked = parked;
 	event->page->refs++;
-	if (!parked)
-		ep->queue->nheld += outbox_list_add(&ep->queue->held, &d->held_node);
+	outbox_delivery_hold(d);
 	return d;
+}
+
+void
+outbox_delivery_hold(OutboxDelivery *d)
+{
+	if (!d->parked)
+		d->endpoint->queue->nheld += outbox_list_add(&d->endpoint->queue->held,
+													 &d->held_node);
 }
 
 static void

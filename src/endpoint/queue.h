@@ -34,6 +34,9 @@ extern void outbox_delivery_leave_ready(OutboxEndpoint *ep, OutboxDelivery *d);
  */
 extern void outbox_delivery_count(OutboxDelivery *d, int n);
 
+/* From now on the position names the delivery, unless it has a row. */
+extern void outbox_delivery_hold(OutboxDelivery *d);
+
 /* Adds the delivery to 'settling': the next settle changes its row. */
 extern void outbox_delivery_settle(OutboxEndpoint *ep, OutboxDelivery *d,
 								   OutboxRowChange verdict);

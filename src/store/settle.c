@@ -52,11 +52,13 @@
 #define SINGLY_TIME (200 * 1000) /* µs after which a settle one by one stops */
 
 /*
- * Rows of one transaction, and positions that take as long as such a row.  A row takes 25 µs,
- * and 100 µs where each endpoint has a few.  Nothing is sent meanwhile.
+ * Rows of one transaction, and positions that take as long as such a row.  A row takes 25 to
+ * 100 µs, and nothing is sent meanwhile.  Of many rows of one endpoint it writes a part, so
+ * that the position, which names the others, is not written for each 50 of them.
  */
 #define ROWS_AT_ONCE 50
 #define POSITIONS_OF_ROW 32
+#define PARTS_OF_ENDPOINT 32
 
 static OutboxDatabase *db;
 static int			   share_budget; /* endpoints that may still begin to share in this
@@ -221,6 +223,8 @@ typedef struct Part
 	bool				final;
 	OutboxEndpoint	   *only; /* the only endpoint (NULL: all that can be stored) */
 	dlist_node		   *end; /* in 'unsettled': the first one that is left (NULL: none) */
+	OutboxEndpoint	   *split; /* the last endpoint, if rows of it are left (NULL: none) */
+	dlist_head			rest;  /* deliveries of it that have these rows */
 	bool				endpoints;
 	bool				shared; /* true if it includes the shared position */
 	bool				attempts;
@@ -387,8 +391,16 @@ written(Part *part, TimestampTz at)
 		storable_again = storable_again || ep->status.unstorable;
 		ep->status.unstorable = false;
 		outbox_parking_settled(ep);
+		if (ep == part->split)
+			outbox_parking_rejoin(ep, &part->rest);
 		outbox_parked_keep_room(ep);
 		outbox_settle_leave(part->all, ep);
+	}
+	if (part->split)
+	{
+		/* The others come first. */
+		dlist_delete(&part->split->lists->settle_node);
+		dlist_push_tail(&part->all->unsettled, &part->split->lists->settle_node);
 	}
 }
 
@@ -443,8 +455,15 @@ write_part(void *arg)
 		}
 		moves = moves || may_share(ep, p.now);
 		cost += 1 + ep->queue->nsettling * POSITIONS_OF_ROW;
-		if (cost >= ROWS_AT_ONCE * POSITIONS_OF_ROW && part->only == NULL && !part->final)
-			part->end = iter.next == &part->all->unsettled.head ? NULL : iter.next;
+		if (cost >= ROWS_AT_ONCE * POSITIONS_OF_ROW && !part->final)
+		{
+			int n = Max(ROWS_AT_ONCE, ep->queue->nsettling / PARTS_OF_ENDPOINT);
+
+			if (outbox_parking_split(ep, n, &part->rest))
+				part->split = ep;
+			if (part->only == NULL)
+				part->end = iter.next == &part->all->unsettled.head ? NULL : iter.next;
+		}
 	}
 	moves = moves && may_move_shared(part);
 	if (part->endpoints && part->only == NULL &&
@@ -483,6 +502,8 @@ try_part(Part *part, OutboxStepError *failure)
 	if (outbox_step_try(write_part, part, failure))
 		return true;
 	outbox_own_events_rolled_back();
+	if (part->split)
+		outbox_parking_rejoin(part->split, &part->rest);
 	FOREACH_IN_PART(part, iter, ep)
 	ep->place.shared = ep->place.was_shared;
 	return false;
@@ -629,7 +650,7 @@ outbox_settle(OutboxToSettle *to_settle, const OutboxCursor *head, bool final)
 	was_locked = false;
 	if (all.attempts)
 		outbox_step_passed(OUTBOX_STEP_ATTEMPTS, 0);
-	to_settle->more = all.end != NULL;
+	to_settle->more = all.end != NULL || all.split != NULL;
 	return settle_singly(&all, false);
 }
 
