@@ -125,15 +125,26 @@ outbox_parking_loaded_retries(OutboxEndpoint *ep, int *n)
 bool
 outbox_parking_split(OutboxEndpoint *ep, int n, dlist_head *rest)
 {
-	dlist_init(rest);
-	while (ep->queue->nsettling > n)
-	{
-		dlist_node *node = dlist_tail_node(&ep->queue->settling);
+	int64			   group = 0; /* of the delivery before */
+	dlist_mutable_iter iter;
 
-		dlist_delete(node);
-		dlist_push_head(rest, node);
+	dlist_init(rest);
+	dlist_foreach_modify(iter, &ep->queue->settling)
+	{
+		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
+
+		if (n > 0 || (d->group != 0 && d->group == group))
+		{
+			n--;
+			group = d->group;
+			continue;
+		}
+		group = 0;
+		n = 0;
+		dlist_delete(&d->node);
+		dlist_push_tail(rest, &d->node);
 		ep->queue->nsettling--;
-		outbox_delivery_hold(dlist_container(OutboxDelivery, node, node));
+		outbox_delivery_hold(d);
 	}
 	return !dlist_is_empty(rest);
 }
@@ -143,7 +154,8 @@ outbox_parking_rejoin(OutboxEndpoint *ep, dlist_head *rest)
 {
 	while (!dlist_is_empty(rest))
 	{
-		OutboxDelivery *d = dlist_container(OutboxDelivery, node, dlist_pop_head_node(rest));
+		OutboxDelivery *d = dlist_container(OutboxDelivery, node,
+											dlist_pop_head_node(rest));
 
 		outbox_delivery_settle(ep, d, d->verdict);
 	}

@@ -39,9 +39,9 @@ extern void outbox_parking_count_row(OutboxEndpoint *ep, int64 seq,
 extern int64 *outbox_parking_loaded_retries(OutboxEndpoint *ep, int *n);
 
 /*
- * Leaves the first 'n' deliveries on 'settling', and moves the others to 'rest'.  Until they
- * are on 'settling' again, they are as they were before their outcome: the position names
- * the ones without a row.  False: there are no others.
+ * Leaves the first 'n' deliveries on 'settling', or a few more that are tried again together,
+ * and moves the others to 'rest'.  Until they are on 'settling' again, they are as they were
+ * before their outcome: the position names the ones without a row.  False: there are none.
  */
 extern bool outbox_parking_split(OutboxEndpoint *ep, int n, dlist_head *rest);
 extern void outbox_parking_rejoin(OutboxEndpoint *ep, dlist_head *rest);

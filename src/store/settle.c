@@ -223,16 +223,16 @@ typedef struct Part
 	bool				final;
 	OutboxEndpoint	   *only; /* the only endpoint (NULL: all that can be stored) */
 	dlist_node		   *end; /* in 'unsettled': the first one that is left (NULL: none) */
-	OutboxEndpoint	   *split; /* the last endpoint, if rows of it are left (NULL: none) */
-	dlist_head			rest;  /* deliveries of it that have these rows */
-	bool				endpoints;
-	bool				shared; /* true if it includes the shared position */
-	bool				attempts;
-	bool				parked; /* true if it may write outbox.parked */
-	bool				begun;	/* false if a lock was not free */
-	bool				wrote_head;
-	bool				complete; /* true if it writes endpoints that lag ... */
-	bool				behind;	  /* ... and all others that have only read on */
+	OutboxEndpoint *split;	 /* the last endpoint, if rows of it are left (NULL: none) */
+	dlist_head		rest;	 /* deliveries of it that have these rows */
+	bool			endpoints;
+	bool			shared; /* true if it includes the shared position */
+	bool			attempts;
+	bool			parked; /* true if it may write outbox.parked */
+	bool			begun;	/* false if a lock was not free */
+	bool			wrote_head;
+	bool			complete; /* true if it writes endpoints that lag ... */
+	bool			behind;	  /* ... and all others that have only read on */
 } Part;
 
 static bool
