@@ -10,6 +10,7 @@
 #include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/array.h"
+#include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 
 #include "base/crash_point.h"
@@ -515,6 +516,43 @@ outbox_positions_add_totals(OutboxPositions *p, const OutboxCursor *head,
 							const int64 *totals)
 {
 	add_row(p, 0, NULL, head, totals);
+}
+
+void
+outbox_subscription_write(OutboxEndpoint *ep, const OutboxCursor *c)
+{
+	Datum *topics = palloc(sizeof(Datum) * Max(ep->config.npatterns, 1));
+	Datum  args[7];
+	Oid	   types[] = {INT4OID,		  INT8OID,		  TEXTARRAYOID, JSONPATHOID,
+					  PG_SNAPSHOTOID, PG_SNAPSHOTOID, INT8OID};
+	char   nulls[] = "       ";
+
+	for (int i = 0; i < ep->config.npatterns; i++)
+		topics[i] = CStringGetTextDatum(ep->config.patterns[i]);
+	args[0] = Int32GetDatum(ep->id);
+	args[1] = Int64GetDatum(ep->config.version);
+	args[2] = PointerGetDatum(
+		construct_array(topics, ep->config.npatterns, TEXTOID, -1, false, TYPALIGN_INT));
+	args[3] = PointerGetDatum(ep->config.filter);
+	nulls[3] = ep->config.filter ? ' ' : 'n';
+	args[4] = outbox_snapshot_datum(c->read);
+	nulls[5] = c->reading ? ' ' : 'n';
+	args[5] = c->reading ? outbox_snapshot_datum(c->reading) : (Datum) 0;
+	args[6] = Int64GetDatum(c->last_seq);
+
+	/* Where only the URL or the format has changed, the former subscription goes on. */
+	if (outbox_query("UPDATE outbox.subscriptions SET version = $2"
+					 " WHERE endpoint_id = $1 AND version < $2 AND version ="
+					 " (SELECT max(v.version) FROM outbox.subscriptions v"
+					 " WHERE v.endpoint_id = $1) AND topics = $3"
+					 " AND filter::text IS NOT DISTINCT FROM $4::text",
+					 4, types, args, nulls) > 0)
+		return;
+	outbox_query("INSERT INTO outbox.subscriptions"
+				 " (endpoint_id, version, topics, filter, read, reading, last_seq)"
+				 " VALUES ($1, $2, $3, $4, $5, $6, $7)"
+				 " ON CONFLICT (endpoint_id, version) DO NOTHING",
+				 7, types, args, nulls);
 }
 
 void

@@ -104,6 +104,12 @@ extern void outbox_positions_add(OutboxPositions *p, OutboxEndpoint *ep,
 extern void outbox_positions_write(OutboxPositions *p);
 
 /*
+ * Stores that the subscription holds from this place in the log on.  Whether an
+ * event was for the endpoint is decided by the subscription at the event's place.
+ */
+extern void outbox_subscription_write(OutboxEndpoint *ep, const OutboxCursor *c);
+
+/*
  * The totals of the database (totals.c) are the counters of endpoint 0, which has no
  * settings.  The first adds a row for them, the second reads them.  False: none are
  * stored, and they are all 0.

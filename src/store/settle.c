@@ -13,7 +13,6 @@
 
 #include "access/xlog.h"
 #include "catalog/pg_type.h"
-#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
@@ -124,47 +123,6 @@ outbox_settle_leave(OutboxToSettle *all, OutboxEndpoint *ep)
 }
 
 /* ------------------------------------------------- the rows of one endpoint */
-
-/*
- * Stores that the subscription holds from this place in the log on.  Whether an
- * event was for the endpoint is decided by the subscription at the event's place.
- */
-static void
-write_subscription(OutboxEndpoint *ep, const OutboxCursor *c)
-{
-	Datum *topics = palloc(sizeof(Datum) * Max(ep->config.npatterns, 1));
-	Datum  args[7];
-	Oid	   types[] = {INT4OID,		  INT8OID,		  TEXTARRAYOID, JSONPATHOID,
-					  PG_SNAPSHOTOID, PG_SNAPSHOTOID, INT8OID};
-	char   nulls[] = "       ";
-
-	for (int i = 0; i < ep->config.npatterns; i++)
-		topics[i] = CStringGetTextDatum(ep->config.patterns[i]);
-	args[0] = Int32GetDatum(ep->id);
-	args[1] = Int64GetDatum(ep->config.version);
-	args[2] = PointerGetDatum(
-		construct_array(topics, ep->config.npatterns, TEXTOID, -1, false, TYPALIGN_INT));
-	args[3] = PointerGetDatum(ep->config.filter);
-	nulls[3] = ep->config.filter ? ' ' : 'n';
-	args[4] = outbox_snapshot_datum(c->read);
-	nulls[5] = c->reading ? ' ' : 'n';
-	args[5] = c->reading ? outbox_snapshot_datum(c->reading) : (Datum) 0;
-	args[6] = Int64GetDatum(c->last_seq);
-
-	/* Where only the URL or the format has changed, the former subscription goes on. */
-	if (outbox_query("UPDATE outbox.subscriptions SET version = $2"
-					 " WHERE endpoint_id = $1 AND version < $2 AND version ="
-					 " (SELECT max(v.version) FROM outbox.subscriptions v"
-					 " WHERE v.endpoint_id = $1) AND topics = $3"
-					 " AND filter::text IS NOT DISTINCT FROM $4::text",
-					 4, types, args, nulls) > 0)
-		return;
-	outbox_query("INSERT INTO outbox.subscriptions"
-				 " (endpoint_id, version, topics, filter, read, reading, last_seq)"
-				 " VALUES ($1, $2, $3, $4, $5, $6, $7)"
-				 " ON CONFLICT (endpoint_id, version) DO NOTHING",
-				 7, types, args, nulls);
-}
 
 /*
  * Stores that the endpoint was disabled.  False: another transaction is
@@ -322,7 +280,7 @@ write_endpoint(const Part *part, OutboxPositions *p, OutboxEndpoint *ep, bool *s
 	ep->status.state_written = ep->status.state_dirty && write_state(ep);
 	outbox_own_events_write(ep, ep->status.state_written);
 	if (ep->place.stored_version != ep->config.version)
-		write_subscription(ep, outbox_window_frontier(ep, part->head));
+		outbox_subscription_write(ep, outbox_window_frontier(ep, part->head));
 	OUTBOX_CRASH_POINT("settle.subscribed");
 
 	/*
