@@ -1,4 +1,4 @@
-# However many deliveries of one endpoint have to wait at once, the worker writes a few of their rows at a time.
+# Where many deliveries of an endpoint have to wait, their rows are written in parts.
 # So the other endpoints do not wait for it, and a crash between two parts loses nothing.
 use strict;
 use warnings;
