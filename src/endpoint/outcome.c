@@ -5,6 +5,7 @@
  */
 #include "base/outbox.h"
 
+#include "access/transam.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -130,13 +131,23 @@ outbox_outcome_request_failed(OutboxEndpoint *ep, OutboxDelivery *d, bool alone,
 	if (!o->event_at_fault || outbox_target_is_webhook(&ep->config.target))
 		outbox_status_failure(ep, d, alone && o->event_at_fault, now);
 	if (o->slow_down)
+	{
 		outbox_pace_slow_down(&ep->pace, o->retry_after, now);
+		ep->status.rest_xid = ReadNextTransactionId();
+	}
 
 	/* It asks for fewer requests and does not say when, as 429 without Retry-After does. */
 	if (o->slow_down && o->no_event_at_fault && o->retry_after < 0)
 		outbox_pace_wait(&ep->pace,
 						 now +
 							 outbox_pace_backoff(&ep->pace, Max(ep->pace.failures.n, 1)));
+}
+
+bool
+outbox_outcome_rests_since(const OutboxEndpoint *ep, TransactionId xid)
+{
+	return TransactionIdIsValid(ep->status.rest_xid) &&
+		TransactionIdPrecedes(xid, ep->status.rest_xid);
 }
 
 const char *

@@ -24,6 +24,12 @@ extern void outbox_outcome_request_failed(OutboxEndpoint *ep, OutboxDelivery *d,
 										  bool alone, const OutboxOutcome *o,
 										  TimestampTz now);
 
+/*
+ * True if the receiver has asked for a rest since this transaction had its number.  So a probe
+ * that it asked for was answered.
+ */
+extern bool outbox_outcome_rests_since(const OutboxEndpoint *ep, TransactionId xid);
+
 /* Returns why a failed delivery becomes dead now.  NULL: it is retried. */
 extern const char *outbox_outcome_exhausted(const OutboxEndpoint *ep,
 											const OutboxDelivery *d, TimestampTz now);

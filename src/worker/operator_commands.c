@@ -74,8 +74,9 @@ typedef struct Command
 	bool			known;	 /* true if the event was found */
 	bool			overruled;
 	uint64			xid;
-	TimestampTz		due;	 /* next_attempt_at of a row that says 'retrying' */
-	ItemPointerData place;	 /* of the command */
+	TimestampTz		due;   /* next_attempt_at of a row that says 'retrying' */
+	ItemPointerData place; /* of the command */
+	TransactionId	asked_by;
 	ItemPointerData row;	 /* of the delivery */
 	bool			changes; /* true if this row is changed */
 	OutboxCounter	counts;	 /* a delivery that waited has ended (0: none did) */
@@ -212,7 +213,7 @@ carry_out(Command *c)
 		c->effect = EFFECT_DUE;
 	else if (is(c->action, "resend"))
 		resend(c);
-	else if (is(c->action, "probe"))
+	else if (is(c->action, "probe") && !outbox_outcome_rests_since(c->ep, c->asked_by))
 		c->effect = EFFECT_PROBE;
 }
 
@@ -394,6 +395,7 @@ take_effect(Command *c)
 	next(COL_REASON, "k.reason") \
 	next(COL_DUE, "k.next_attempt_at") \
 	next(COL_PLACE, "c.place") \
+	next(COL_ASKED_BY, "c.asked_by") \
 	next(COL_ROW, "k.row") \
 	next(COL_OVERRULED, "o.overruled")
 /* clang-format on */
@@ -422,7 +424,7 @@ read_commands(Command *commands)
 
 	n = (int) outbox_query(
 		OUTBOX_SELECT(
-			COLUMNS) " FROM (SELECT ctid AS place, * FROM outbox.commands m"
+			COLUMNS) " FROM (SELECT ctid AS place, xmin AS asked_by, * FROM outbox.commands m"
 					 " WHERE " OUTBOX_SHARE_OF_ENDPOINT " = ANY ($1)"
 					 " AND ROW(endpoint_id, command_id) > ROW($2, $3) AND endpoint_id <= $4"
 					 " AND (retry_at IS NULL OR retry_at <= pg_catalog.now())"
@@ -462,6 +464,7 @@ read_commands(Command *commands)
 		c->blocked = outbox_outcome_reason_blocks(row_text(row, COL_REASON));
 		c->due = row_time(row, COL_DUE, 0);
 		c->place = *(ItemPointer) DatumGetPointer(row.values[COL_PLACE]);
+		c->asked_by = DatumGetTransactionId(row.values[COL_ASKED_BY]);
 		if (!row.nulls[COL_ROW])
 			c->row = *(ItemPointer) DatumGetPointer(row.values[COL_ROW]);
 		c->overruled = !row.nulls[COL_OVERRULED];
