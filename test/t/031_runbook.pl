@@ -248,8 +248,8 @@ my %section = (
 		sub {
 			fresh();
 			$event = '01a1f78c-4fa9-7dc2-8c85-9f589eaa3fb3';
-			ask("INSERT INTO outbox.followed (name, subscription, slot, keep, taken, round, timelines, behind, retained)"
-				  . " VALUES ('shop', 1, 'outbox_shop', '1 day', '10:10:', 1, '{}', 2048, 4096)");
+			ask("INSERT INTO outbox.followed (name, subscription, slot, keep, taken, taken_at, round, timelines, behind, retained)"
+				  . " VALUES ('shop', 1, 'outbox_shop', '1 day', '10:10:', now(), 1, '{}', 2048, 4096)");
 			ask("INSERT INTO outbox.refused_events (source, event, error) SELECT 'shop', jsonb_build_object('id', i, 'topic', t, 'payload', '{}'), 'why'"
 				  . " FROM (VALUES ('$event', 'invoice.created'), ('01a1f78c-4fa9-7dc2-8c85-9f589eaa3fb4', 'bad topic!')) v (i, t)");
 		},

@@ -99,8 +99,8 @@ is(ask('SELECT scheduled, next_due_at > now() FROM outbox.status'), '1|t', 'the 
 is(ask("SELECT count(*) FROM outbox.metrics() WHERE type IS NULL OR help IS NULL OR value IS NULL OR labels IS NULL"),
 	0, 'every figure has a type, a help and a value');
 # A source that has answered, and whose subscription is gone since: 163_managed has real ones
-ask("INSERT INTO outbox.followed (name, subscription, slot, keep, taken, round, timelines, answered_at, behind, retained, room)"
-	  . " VALUES ('shop', 1, 'outbox_shop', '1 day', '10:10:', 1, '{}', now(), 1, 2, 3)");
+ask("INSERT INTO outbox.followed (name, subscription, slot, keep, taken, taken_at, round, timelines, answered_at, behind, retained, room)"
+	  . " VALUES ('shop', 1, 'outbox_shop', '1 day', '10:10:', now(), 1, '{}', now(), 1, 2, 3)");
 is(metrics()->{'outbox_source_lost shop'}, 1, 'a source that is lost');
 is(ask("SELECT string_agg(metric, ', ') FROM outbox.metric_names n WHERE NOT EXISTS (SELECT FROM outbox.metrics() m WHERE m.name = n.metric)"
 		. " AND metric <> 'outbox_oldest_pending_seconds'"), '', 'every figure of the list was seen');
