@@ -260,7 +260,7 @@ foreach my $call (q[portal_create_endpoint('acme', 'https://h.example/', '{"cred
 	q[portal_alter_endpoint('acme', 'tenant', '{"credentials": {"token": {"file": "one"}}}')])
 {
 	($rc, $out, $err) = $node->psql('postgres', "SELECT outbox.$call", extra_params => [ '-U', 'portal' ]);
-	like($err, qr/unknown setting "credentials"/, "the portal may not: $call");
+	like($err, qr/setting "credentials" is not for tenants to choose/, "the portal may not: $call");
 }
 
 # Nothing shows what was in a file
