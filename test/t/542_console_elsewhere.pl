@@ -112,8 +112,8 @@ $node->safe_psql('postgres', 'ALTER VIEW outbox.stats RENAME COLUMN dead TO dead
 my $fault = $http->get($console->url . '/endpoints');
 is($fault->{status}, 500, 'a page that is wrong is a fault');
 like($fault->{content}, qr/console has a fault/, 'and is said to be one, not another version');
-like($console->log, qr/Traceback.*no attribute 'dead'/s, 'the log says which');
+ok(wait_until(sub { $console->log =~ /Traceback.*no attribute 'dead'/s }, 'the log'), 'the log says which');
 like(page($console, '/system'), qr/console has a fault here: it asks for a view/, 'and so is a question that is wrong');
-like($console->log, qr/fault of the console: relation "outbox.set_aside" does not exist/, 'which is in the log, too');
+ok(wait_until(sub { $console->log =~ /fault of the console: relation "outbox.set_aside" does not exist/ }, 'the log'), 'which is in the log, too');
 $console->stop;
 done_testing();
