@@ -140,7 +140,6 @@ outbox_parking_split(OutboxEndpoint *ep, int n, dlist_head *rest)
 			continue;
 		}
 		group = 0;
-		n = 0;
 		dlist_delete(&d->node);
 		dlist_push_tail(rest, &d->node);
 		ep->queue->nsettling--;

@@ -354,6 +354,7 @@ finish(OutboxTransfer *t, CURLcode code)
 {
 	OutboxOutcome *o = &t->outcome;
 	bool		   was_answered = t->state == ANSWERED;
+	bool		   refused;
 	curl_off_t	   duration = 0;
 
 	if (!was_answered && t->sent <= OUTBOX_HTTP_SENT_AGAIN &&
@@ -396,16 +397,13 @@ finish(OutboxTransfer *t, CURLcode code)
 	}
 	else
 		outbox_http_explain(t, code);
-	o->lost = Max(o->lost, t->sent - 1);
-	o->lost_words = t->set_version == CURL_HTTP_VERSION_1_1 ?
+	refused = was_answered && o->result == OUTBOX_RESULT_UNAVAILABLE;
+	o->lost = refused ? t->sent : Max(o->lost, t->sent - 1);
+	o->lost_words = refused ?
+		"the receiver refused the token, and it was sent again with another" :
+		t->set_version == CURL_HTTP_VERSION_1_1 ?
 		"the connection was closed before the answer, and it was sent again" :
 		"the receiver refused the stream or closed the connection, and it was sent again";
-	if (was_answered && o->result == OUTBOX_RESULT_UNAVAILABLE)
-	{
-		o->lost = t->sent;
-		o->lost_words =
-			"the receiver refused the token, and it was sent again with another";
-	}
 	withdraw(t);
 
 	if (!was_answered && o->result != OUTBOX_RESULT_UNAVAILABLE)
