@@ -169,7 +169,7 @@ CLIENTS = cdc kafka aws prometheus receivers python node ruby pgbouncer go rust 
 clients:
 	@CLIENTS='$(subst kafka-short,kafka,$(filter-out receivers,$(CLIENTS)))' test/bin/setup clients
 	@PG_CONFIG='$(PG_CONFIG)' OUTBOX_TEST_CLIENTS='$(CLIENTS)' OUTBOX_TEST_LIMIT="$${OUTBOX_TEST_LIMIT:-1800}" \
-		TESTS='$(if $(filter cdc,$(CLIENTS)),130_cdc) $(if $(filter kafka kafka-short,$(CLIENTS)),183_kafka 191_kafka) $(if $(filter kafka,$(CLIENTS)),184_kafka 197_kafka 198_kafka 211_kafka) $(if $(filter aws,$(CLIENTS)),180_sink 194_aws 227_aws) $(if $(filter prometheus,$(CLIENTS)),156_prometheus) $(if $(filter receivers,$(CLIENTS)),151_receivers) 166_ 167_' \
+		TESTS='$(if $(filter cdc,$(CLIENTS)),130_cdc) $(if $(filter kafka kafka-short,$(CLIENTS)),183_kafka 191_kafka) $(if $(filter kafka,$(CLIENTS)),184_kafka 197_kafka 198_kafka 211_kafka 353_ 355_kafka) $(if $(filter aws,$(CLIENTS)),180_sink 194_aws 227_aws 356_aws) $(if $(filter prometheus,$(CLIENTS)),156_prometheus) $(if $(filter receivers,$(CLIENTS)),151_receivers) 166_ 167_' \
 		test/bin/run tap
 
 # Takes each guard out of a copy and expects a test to turn red; MUTANTS=tick

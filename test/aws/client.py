@@ -2,8 +2,8 @@
 """Makes and reads queues, topics, a bus and a stream of moto or fauxqs, as a receiver would, by boto3.
 
 Usage: client.py PORT [ACCOUNT].  Each line of stdin is a command: "make" (queues and topics), "make_more" (a
-bus and a stream), "queue NAME", "read QUEUE", "read stream", or "send QUEUE" and a JSON object with body,
-and for FIFO id and group.  It prints a line of JSON for each.
+bus and a stream), "queue NAME", "read QUEUE", "read stream", "away" (takes all but the bus and its rule away),
+or "send QUEUE" and a JSON object with body, and for FIFO id and group.  It prints a line of JSON for each.
 """
 import json
 import sys
@@ -43,10 +43,20 @@ def make():
 
 
 def make_more():
-    events.create_event_bus(Name="bus")
+    if "bus" not in [b["Name"] for b in events.list_event_buses()["EventBuses"]]:
+        events.create_event_bus(Name="bus")
     events.put_rule(Name="all", EventBusName="bus", EventPattern=json.dumps({"source": ["shop"]}))
     events.put_targets(Rule="all", EventBusName="bus", Targets=[{"Id": "1", "Arn": queue("bus")}])
     kinesis.create_stream(StreamName="stream", ShardCount=2)
+    return True
+
+
+def away():
+    for topic in sns.list_topics()["Topics"]:
+        sns.delete_topic(TopicArn=topic["TopicArn"])
+    for url in sqs.list_queues()["QueueUrls"]:
+        sqs.delete_queue(QueueUrl=url)
+    kinesis.delete_stream(StreamName="stream")
     return True
 
 
@@ -91,6 +101,7 @@ def read_stream(name):
 for line in sys.stdin:
     command, _, name = line.strip().partition(" ")
     done = {"make": lambda: make(), "make_more": lambda: make_more(), "queue": lambda: queue(name),
+            "away": lambda: away(),
             "send": lambda: send(*name.split(" ", 1)),
             "read": lambda: read_stream(name) if name == "stream" else read_queue(name)}[command]()
     print(json.dumps(done), flush=True)

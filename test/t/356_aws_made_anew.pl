@@ -1,0 +1,92 @@
+# What is delivered is in the queue, topic or stream that there is, also where it was deleted and made again.
+# Its events wait while it is away.  Against moto; "make clients" fetches it and boto3, and runs this.
+use strict;
+use warnings;
+
+use IO::Handle;
+use IO::Socket::INET;
+use IPC::Open2;
+use JSON::PP;
+use OutboxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $libraries = ($ENV{OUTBOX_TEST_CACHE} || '/var/cache/outbox-test') . '/aws';
+plan skip_all => 'needs what pip fetches: "make clients" runs it' unless $ENV{OUTBOX_TEST_CLIENTS};
+plan skip_all => 'outbox_aws was not built: it needs libcurl 7.87' unless is_installed('outbox_aws');
+plan skip_all => "no moto in $libraries: pip could not fetch it" unless -e "$libraries/complete";
+
+local $ENV{PYTHONPATH} = $libraries;
+local $ENV{PYTHONDONTWRITEBYTECODE} = 1;
+my $dir = PostgreSQL::Test::Utils::tempdir('aws');
+
+# A port below those of outgoing connections, or one of these could take it
+my ($port, $held) = (20000 + $$ % 10000);
+$port++ until $held = IO::Socket::INET->new(LocalAddr => '127.0.0.1', LocalPort => $port, Listen => 1, ReuseAddr => 1);
+close $held;
+my $moto = fork // die "fork: $!";
+if ($moto == 0)
+{
+	open(STDOUT, '>', "$dir/moto");
+	open(STDERR, '>&', \*STDOUT);
+	exec '/usr/bin/python3', '-m', 'moto.server', '-H', '127.0.0.1', '-p', $port or POSIX::_exit(127);
+}
+push @OutboxTest::Receiver::started, $moto;
+ok(wait_until(sub { (IO::Socket::INET->new("127.0.0.1:$port") // return 0)->print("GET /moto-api/ HTTP/1.0\r\n\r\n") }, 'moto listens', 120), 'moto listens')
+  or diag(slurp_file("$dir/moto"));
+push @OutboxTest::Receiver::started, open2(my $out, my $in, '/usr/bin/python3', "$top/test/aws/client.py", $port);
+
+sub client
+{
+	my ($command) = @_;
+	print $in "$command\n";
+	$in->flush;
+	my $line = <$out> // die "the client has ended\n";
+	return JSON::PP->new->allow_nonref->utf8->decode($line);
+}
+
+my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, aws'\n");
+my ($region, $account) = qw(eu-central-1 123456789012);
+my %arn = ('orders' => "sqs:$region:$account:orders", 'orders.fifo' => "sqs:$region:$account:orders.fifo", 'news' => "sns:$region:$account:news",
+	'news.fifo' => "sns:$region:$account:news.fifo", 'stream' => "kinesis:$region:$account:stream/stream");
+my @names = sort keys %arn;
+
+sub send_events
+{
+	my ($from, $to) = @_;
+	return $node->safe_psql('postgres', "SELECT count(outbox.emit('load', jsonb_build_object('n', n), key => 'k' || n % 20)) FROM generate_series($from, $to) n");
+}
+
+# The numbers that are there, in each of them
+sub are_there
+{
+	my ($from, $to, $name) = @_;
+
+	foreach my $of (@names)
+	{
+		my %seen = map { my ($n) = $_->{body} =~ /"n": (\d+)/; ($n => 1) } @{ client("read $of") };
+		is(join(' ', grep { !$seen{$_} } $from .. $to), '', "$of: all are there, $name");
+	}
+	return;
+}
+
+ok(client('make') && client('make_more'), 'queues, topics and a stream are made');
+foreach (@names)
+{
+	my $name = $_ =~ tr/./_/r;
+	$node->safe_psql('postgres', qq(SELECT outbox.create_endpoint('$name', 'arn:aws:$arn{$_}', '{load}', config => '{"endpoint_url": "http://127.0.0.1:$port"}',
+		credentials => '{"access_key_id": "AKIDEXAMPLE", "secret_access_key": "secret"}', format => 'raw')));
+}
+send_events(1, 100);
+endpoint_shows($node, $_ =~ tr/./_/r, 'delivered = 100', "$_: events before") foreach @names;
+are_there(1, 100, 'before');
+ok(client('away'), 'they are deleted');
+send_events(101, 200);
+endpoint_shows($node, $_ =~ tr/./_/r, "state = 'backing_off' AND delivered = 100 AND dead = 0", "$_: it is missed") foreach @names;
+ok(client('make') && client('make_more'), 'they are made again');
+send_events(201, 300);
+endpoint_shows($node, $_ =~ tr/./_/r, 'delivered = 300 AND failed_attempts = 0', "$_: all are delivered") foreach @names;
+are_there(101, 300, 'also those of the meantime');
+is($node->safe_psql('postgres', 'SELECT restarts FROM outbox.workers'), '0', 'in one worker');
+$node->stop;
+done_testing();
