@@ -1,4 +1,4 @@
-# What is delivered is in the queue, topic or stream that there is, also where it was deleted and made again.
+# What is delivered is there, also where its queue, topic or stream of AWS was deleted and made again.
 # Its events wait while it is away.  Against moto; "make clients" fetches it and boto3, and runs this.
 use strict;
 use warnings;
