@@ -298,6 +298,7 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
 DECLARE
+    query text;
     has text[];
     problem text;
     cure text;
@@ -330,8 +331,9 @@ BEGIN
                   HINT = 'outbox.sources shows its state. outbox.unfollow() ends it.';
     END IF;
 
-    -- The role, the network and the attribute REPLICATION are checked by connecting.
-    SELECT r INTO has FROM outbox.ask_source(conninfo, format(
+    -- The role, the network and the attribute REPLICATION are checked by connecting. A statement of
+    -- one line is what the context of an error shows.
+    query := format(
         'SELECT ARRAY[pg_postmaster_start_time()::text, current_setting(''wal_level''),'
         ' (SELECT p.proname FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace'
         '  WHERE n.nspname = ''outbox'' AND p.proname = ''source_version'')::text,'
@@ -340,7 +342,8 @@ BEGIN
         ' (SELECT current_user FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace'
         '  WHERE n.nspname = ''outbox'' AND c.relname = ''emitted'''
         '  AND NOT (has_schema_privilege(n.oid, ''USAGE'') AND has_table_privilege(c.oid, ''SELECT'')))::text]',
-        publication)) r;
+        publication);
+    SELECT r INTO has FROM outbox.ask_source(conninfo, query) r;
     IF has[1] = pg_postmaster_start_time()::text THEN
         problem := 'it is this server';
         cure := 'Emit here. A follower is another server than its source.';

@@ -25,7 +25,7 @@ cannot_connect(const char *problem)
 		(errcode(ERRCODE_CONNECTION_FAILURE),
 		 errmsg("could not connect to the source: %s", problem),
 		 errhint(
-			 "The role needs the attribute REPLICATION, or what the service has in its place, and pg_hba.conf of the source must let it in.")));
+			 "The source must let the role in, which needs the attribute REPLICATION, or what the service has in its place. This server reads the files of passfile and sslrootcert as its operating system user, and a passfile only with mode 0600.")));
 }
 
 /* PostgreSQL returns most problems in words, and throws that of a malformed string. */

@@ -10,13 +10,11 @@
 #   python            is a receiver, which is started and sent an event
 #   http              a request: the receiver has seen one with these headers
 #   sql copy          is run by 074_copies, in a copy of a database
-#   sql publisher, sql subscriber
-#                     are run by 163_managed, with two servers
 #   … driver          is run by 134_secret_parameters, with the driver of that language
 #   console           is not run, and there may be a few
 # The examples of doc/receiving.md, doc/runbook.md, doc/cdc.md, doc/orm.md,
-# doc/testing.md and doc/inbox.md have tests of their own: 054_receiving, 031_runbook, 130_cdc,
-# 165_orm_document, 160_testing and 179_inbox_consumer.
+# doc/testing.md, doc/inbox.md and doc/follow.md have tests of their own: 054_receiving, 031_runbook,
+# 130_cdc, 165_orm_document, 160_testing, 179_inbox_consumer and 440_follow_document.
 use strict;
 use warnings;
 
@@ -191,7 +189,7 @@ foreach my $file (@files)
 {
 	my $previous;
 
-	next if $file =~ m{^doc/(?:receiving|runbook|cdc|orm|testing|inbox)\.md$};
+	next if $file =~ m{^doc/(?:receiving|runbook|cdc|orm|testing|inbox|follow)\.md$};
 	foreach my $block (blocks($text{$file}))
 	{
 		my ($line, $language, $code) = @$block;
@@ -212,7 +210,7 @@ foreach my $file (@files)
 		}
 		elsif ($language eq 'python') { run_python($name, $code) }
 		elsif ($language eq 'http') { compare_request($name, $code) }
-		elsif ($language =~ /^sql (?:copy|publisher|subscriber)$| driver$/) { next }
+		elsif ($language =~ /^sql copy$| driver$/) { next }
 		elsif ($language eq 'console') { $console++ }
 		else { fail("$name: it is not known how to run \"$language\"") }
 

@@ -30,13 +30,9 @@ sub refused
 refused(follow(), '(42501|28000|08006)', 'REPLICATION|replication', 'a role without the attribute');
 $source->safe_psql('postgres', 'ALTER ROLE outbox_follower REPLICATION');
 refused(follow(), '55000', 'no schema outbox of sql/source.sql', 'a server that has nothing');
-# The examples of doc/follow.md, in their order
-my $page = slurp_file("$top/doc/follow.md");
-my ($console, $rights, $start) = $page =~ /^```(?:console|sql publisher|sql subscriber)\n(.*?)^```$/msg;
-like($console, qr{^\$ psql -d shop -f sql/source\.sql$}m, 'doc/follow.md has its examples');
 is($servers->install, 0, 'its owner installs the source');
 refused(follow(), '55000', 'grant_follow', 'a role without rights');
-at_source($rights);
+at_source("SELECT outbox.grant_emit('shop_app'); SELECT outbox.grant_follow('outbox_follower')");
 refused("SELECT outbox.follow('shop', 'host=localhost password=x')", '22023', 'password', 'a password');
 refused("SELECT outbox.follow('Shop', 'host=localhost')", '22023', 'invalid name', 'a name');
 refused("SELECT outbox.follow('shop', " . quoted($follower->connstr('postgres')) . ')', '55000', 'this server', 'itself');
@@ -54,8 +50,7 @@ is(at_source('SELECT count(*) FROM pg_replication_slots'), 0, 'no slot is left t
 
 endpoint($follower, $receiver, 'billing', '/ok/billing', "topics => '{order.*}'");
 my $earlier = at_source("SELECT outbox.emit('order.created', '{\"n\": 0}', key => 'c7', tenant => 'acme', headers => '{\"X-A\": \"b\"}')", 'shop_app');
-$start =~ s/host=managed.*?(?=')/$conninfo =~ s{'}{''}gr/e;
-like(ask($start), qr/^1\nshop\|/, 'what the source has already is taken over');
+is(ask(follow()), 1, 'what the source has already is taken over');
 my @ids = ($earlier);
 $receiver->wait_delivered(1, id => $earlier);
 sub announce { my ($n) = @_; return at_source("SELECT outbox.emit('order.created', '{\"n\": $n}', key => 'c7')", 'shop_app') }
@@ -121,18 +116,9 @@ $receiver->wait_delivered(1, id => $_) foreach @ids;
 is(ask("SELECT string_agg(payload ->> 'n', ' ' ORDER BY seq) FROM outbox.all_events WHERE topic = 'order.created'"),
 	join(' ', 0 .. 15), 'nothing is lost, and nothing is twice in the log');
 
-# --- What became of an event, from the side of the application (the examples of doc/follow.md)
-
-my ($foreign, $lookup) = $page =~ /^## What became of an event\n.*?^```sql publisher\n(.*?)^```\n.*?^```sql publisher\n(.*?)^```/ms;
-ask("CREATE ROLE watcher LOGIN; SELECT outbox.grant_watch('watcher')");
-$foreign =~ s/host '[^']*'/"host '" . $follower->host . "', port '" . $follower->port . "'"/e;
-$servers->provider($foreign);
-$lookup =~ s/01a1f78c[0-9a-f-]*/$ids[-1]/;
-ok(wait_until { $servers->provider($lookup) eq 'billing|delivered' } 'its status', 'an application asks for its event');
-like($servers->provider("EXPLAIN VERBOSE $lookup"), qr/Remote SQL: .*event_id = /, 'by its id at the follower');
-
 # --- What a watcher sees, and an operator may do
 
+ask("CREATE ROLE watcher LOGIN; SELECT outbox.grant_watch('watcher')");
 ask("SELECT outbox.keep_sources()");
 is(ask("SELECT string_agg(name || '=' || value, ' ' ORDER BY name) FROM outbox.metrics() WHERE labels ->> 'source' = 'shop' AND name ~ 'streaming|lost'"), 'outbox_source_lost=0 outbox_source_streaming=1', 'the figures have it');
 is(ask("SELECT count(*) FROM outbox.metrics() WHERE labels ->> 'source' = 'shop' AND name ~ 'behind|retained|answered' AND value >= 0"), 3, 'with how much is behind and retained');

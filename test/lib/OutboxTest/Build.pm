@@ -42,9 +42,8 @@ sub common
 	return $prefix;
 }
 
-# Copies PostgreSQL, the one of PG_CONFIG unless another is given, into a directory
-# and outbox with it.
-sub new
+# Copies PostgreSQL, the one of PG_CONFIG unless another is given, into a directory.
+sub copied
 {
 	my ($class, $directory, $original) = @_;
 	my $flags = $original ? undef : $ENV{OUTBOX_CHECKER_CFLAGS};
@@ -81,6 +80,24 @@ sub new
 	$self->{library} = $there->($copied[2]) . '/outbox.so';
 	die "this PostgreSQL cannot be moved\n"
 	  if pg_config($self->{pg_config}, '--sharedir') ne $there->($copied[1]);
+	return $self;
+}
+
+# A copy without any file of outbox
+sub bare
+{
+	my ($class, $directory, @original) = @_;
+	my $self = $class->copied($directory, @original);
+
+	run('find', "$directory/pg", qw(-depth -name), $_, qw(-exec rm -r {} +)) foreach 'outbox*', 'inbox*';
+	return $self;
+}
+
+# A copy with the sources of outbox beside it, which install() builds
+sub new
+{
+	my ($class, @where) = @_;
+	my $self = $class->copied(@where);
 
 	make_path($self->{tree});
 	run('cp', '-R', "$top/$_", "$self->{tree}/")
