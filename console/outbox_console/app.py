@@ -38,7 +38,7 @@ def templates():
         undefined=jinja2.StrictUndefined,
         finalize=lambda v: "" if v is None else v if hasattr(v, "__html__") or not isinstance(v, str) else words.visible(v))
     environment.filters.update(number=words.number, size=words.size, seconds=words.seconds, span=words.span, short=words.short)
-    environment.globals.update(count=words.count, link=actions.link, page=actions.page)
+    environment.globals.update(count=words.count, age=words.age, link=actions.link, page=actions.page)
     return environment
 
 

@@ -6,7 +6,9 @@ So no screen can show an empty table that means "I do not know".
 
 import asyncio
 import contextlib
+import datetime
 import logging
+import time
 
 import psycopg
 from psycopg.rows import dict_row
@@ -35,7 +37,7 @@ class Answer:
     """The rows of a question, or the reason why there are none."""
 
     def __init__(self, rows=(), problem=None):
-        self.rows, self.problem = list(rows), problem
+        self.rows, self.problem, self.at, self.counting = list(rows), problem, None, False
 
     @property
     def row(self):
@@ -123,14 +125,20 @@ class Session:
             raise
 
 
+class Kept:
+    """The newest answer to a question about all endpoints."""
+
+    def __init__(self):
+        self.answer, self.until, self.good_until, self.task = None, 0, 0, None
+
+
 class Database:
     """At most so many connections with one role.  They are made when they are needed."""
 
     def __init__(self, conninfo, settings):
-        self.conninfo, self.idle = conninfo, []
+        self.conninfo, self.idle, self.answers, self.one = conninfo, [], {}, asyncio.Lock()
         self.read_timeout, self.action_timeout = settings.read_timeout, settings.action_timeout
         self.places = asyncio.Semaphore(settings.connections)
-        self.charts, self.charts_until, self.counting = None, 0, None     # of the overview: screens.charts_of_all()
 
     async def connect(self):
         """A new connection whose transactions read, unless they say otherwise."""
@@ -170,6 +178,39 @@ class Database:
                 else:
                     await session.connection.close()
             self.places.release()
+
+    async def ask(self, kept, question, args, least):
+        """Asks a question about all endpoints, one such question at a time.  It takes a fiftieth of the time, where it has no problem."""
+        async with self.one:
+            begun = time.monotonic()
+            try:
+                async with self.session() as session:
+                    answer = await question(session, *args)
+            except Away as e:
+                answer = Answer(problem=str(e))
+            taken = time.monotonic() - begun
+            answer.at = datetime.datetime.now(datetime.timezone.utc)
+            kept.answer, kept.until = answer, begun + (max(5, 5 * taken) if answer.problem else max(least, 50 * taken))
+            kept.good_until = kept.until + 120
+
+    async def kept(self, question, *args, least=0):
+        """The answer of question(session, *args), whose cost follows the number of endpoints.
+
+        A page does not wait for it.  Where it takes long, the page has the former answer with its time, and its next reading the new one.
+        """
+        kept = self.answers.pop((question, *args), None) or Kept()
+        self.answers[question, *args] = kept
+        if len(self.answers) > 100:
+            del self.answers[next(iter(self.answers))]
+        if time.monotonic() >= kept.until:
+            if not kept.task or kept.task.done():
+                kept.task = asyncio.create_task(self.ask(kept, question, args, least))
+            await asyncio.wait({kept.task}, timeout=0.02)
+        if kept.answer and time.monotonic() < kept.good_until:
+            return kept.answer
+        answer = Answer(problem="It is being counted, which takes a moment. The page is read again by itself.")
+        answer.counting = True
+        return answer
 
     async def close(self):
         """Ends the connections that are not in use."""

@@ -3,15 +3,14 @@
 Each function takes a Session and the fields of the address, and returns what its template needs.
 """
 
-import asyncio
+import copy
 import datetime
 import json
-import time
 from urllib.parse import urlencode
 
 from . import chart, words
 from .actions import Form, Refused
-from .database import Answer, Away
+from .database import Answer
 
 PAGE = 50
 FEW = 20
@@ -52,27 +51,6 @@ async def figures(session, endpoint=None, tenant=None):
              chart.line(column("failed_attempts", 0, 1 / 300), "Failed attempts", lambda v: words.number(round(v, 1)) + "/s"),
              chart.line(column("latency_p99_ms", None, 0.001), "Latency, 99 of 100", words.seconds)]
     return Answer([c for c in drawn if c])
-
-
-async def kept_figures(database):
-    """figures() of all endpoints, which reads a row for each of them and each five minutes: kept for a minute, or longer."""
-    begun = time.monotonic()
-    try:
-        async with database.session() as session:
-            answer = await figures(session)
-    except Away as e:
-        answer = Answer(problem=str(e))
-    taken = time.monotonic() - begun
-    database.charts, database.charts_until = answer, begun + max(60 if answer and answer.rows else 5, 50 * taken)
-
-
-async def charts_of_all(database):
-    """The charts of the overview.  The page does not wait for them: it shows former ones, or those of its next reading."""
-    if time.monotonic() >= database.charts_until:
-        if not database.counting or database.counting.done():
-            database.counting = asyncio.create_task(kept_figures(database))
-        await asyncio.wait({database.counting}, timeout=0.03)
-    return database.charts
 
 
 def verdict(status, figure, endpoints):
@@ -128,16 +106,22 @@ async def overview(session, _):
         else verdict(status.row, figure, endpoints)
     holder = max(endpoints.rows, key=lambda e: e["retained_bytes"] or 0, default=None)
     return {"status": status, "metrics": metrics, "figure": figure, "holder": holder if holder and holder["retained_bytes"] else None, "endpoints": endpoints, "verdict": (kind, sentence, why),
-            "total": sum(v for (n, _), v in figure.items() if n == "outbox_endpoints"), "charts": await charts_of_all(session.database)}
+            "total": sum(v for (n, _), v in figure.items() if n == "outbox_endpoints"), "charts": await session.database.kept(figures, least=60)}
+
+
+async def listed(session, state, part, after):
+    """Endpoints by name, one more than a page.  One in a state is found by looking at each."""
+    return await session.read(
+        "SELECT * FROM outbox.stats WHERE endpoint > %s AND (%s = '' OR state = %s) AND (%s = '' OR endpoint ILIKE %s OR tenant ILIKE %s)"
+        " ORDER BY endpoint LIMIT %s", after, state, state, part, *["%" + part.replace("\\", "").replace("%", "\\%") + "%"] * 2, PAGE + 1)
 
 
 async def endpoints(session, q):
     """All endpoints by name, a page at a time."""
     state, part, after = q.get("state"), q.get("q"), q.get("after")
-    answer = await session.read(
-        "SELECT * FROM outbox.stats WHERE endpoint > %s AND (%s = '' OR state = %s) AND (%s = '' OR endpoint ILIKE %s OR tenant ILIKE %s)"
-        " ORDER BY endpoint LIMIT %s", after, state, state, part, *["%" + part.replace("\\", "").replace("%", "\\%") + "%"] * 2, PAGE + 1)
-    answer.rows, more = limit(answer.rows)
+    found = await (session.database.kept(listed, state, part, after) if state else listed(session, state, part, after))
+    answer = copy.copy(found)
+    answer.rows, more = limit(found.rows)
     following = "/endpoints?" + urlencode({"state": state, "q": part, "after": answer.rows[-1]["endpoint"]}) if more else None
     return {"endpoints": answer, "state": state, "part": part, "following": following, "states": words.ENDPOINT_STATES}
 
@@ -266,14 +250,10 @@ async def payload(session, q):
     return answer.row["bytes"]
 
 
-NEAR = """
-SELECT *, min(created_at) OVER () AS oldest, count(*) OVER () AS looked FROM (
-    SELECT e.id, e.seq, e.created_at, e.topic, e.key, e.tenant FROM outbox.all_events e
-    WHERE e.seq < %s ORDER BY e.seq DESC LIMIT %s) n"""
 SEARCH = """
-WITH near AS MATERIALIZED (""" + NEAR + """)
-SELECT n.*, true AS found FROM (SELECT * FROM near WHERE key = %s OR topic = %s OR tenant = %s ORDER BY seq DESC LIMIT %s) n
-UNION ALL (SELECT n.*, false FROM near n ORDER BY seq LIMIT 1)"""
+WITH near AS MATERIALIZED (SELECT id, seq, created_at, topic, key, tenant FROM outbox.all_events WHERE seq < %s ORDER BY seq DESC LIMIT %s)
+SELECT n.*, true AS found, NULL AS looked FROM (SELECT * FROM near WHERE key = %s OR topic = %s OR tenant = %s ORDER BY seq DESC LIMIT %s) n
+UNION ALL SELECT NULL, min(seq), min(created_at), NULL, NULL, NULL, false, count(*) FROM near"""
 
 
 # What became of each of some events: how many endpoints, and one of them.
@@ -295,7 +275,8 @@ async def search(session, q):
         pass
     part = "%" + asked.replace("\\", "").replace("%", "\\%").replace("_", "\\_") + "%"
     context["endpoints"] = await session.read("SELECT * FROM outbox.stats WHERE endpoint ILIKE %s ORDER BY endpoint LIMIT 20", part)
-    context["tenants"] = await session.read("SELECT tenant, count(*) AS endpoints FROM outbox.stats WHERE tenant ILIKE %s GROUP BY 1 ORDER BY 1 LIMIT 20", part)
+    context["tenants"] = await session.read("SELECT tenant, count(*) AS endpoints FROM (SELECT tenant FROM outbox.stats"
+                                            " WHERE tenant ILIKE %s ORDER BY tenant LIMIT 500) s GROUP BY 1 ORDER BY 1 LIMIT 20", part)
     events = await session.read(SEARCH, whole(q.get("before")) or 2**63 - 1, NEWEST, asked, asked, asked, PAGE)
     last = [r for r in events.rows if not r["found"]]
     events.rows = [r for r in events.rows if r["found"]]
@@ -331,21 +312,24 @@ async def dead(session, q):
             "following": "/dead?" + urlencode({**chosen, "before": cursor}) if cursor else None}
 
 
-async def tenants(session, q):
+RANKED = """
+SELECT s.*, COALESCE(u.delivered, 0) AS delivered, COALESCE(u.failed_attempts, 0) AS failed_attempts,
+       COALESCE(u.failed_attempts::float8 / NULLIF(u.delivered + u.failed_attempts, 0), 0) AS share, count(*) OVER () AS of
+FROM (SELECT tenant, count(*) AS endpoints, count(*) FILTER (WHERE state <> 'active') AS stopped, sum(dead)::int8 AS dead,
+             sum(pending + processing + retrying + blocked)::int8 AS waiting
+      FROM outbox.stats WHERE tenant IS NOT NULL GROUP BY tenant) s
+LEFT JOIN outbox.tenant_usage(date_trunc('hour', now()) - interval '1 day') u USING (tenant)
+ORDER BY share DESC, dead DESC NULLS LAST, tenant LIMIT 100"""
+
+
+async def ranked(session):
+    """The first tenants by the share of their attempts that fails."""
+    return await session.read(RANKED)
+
+
+async def tenants(session, _):
     """Tenants by the share of their attempts that fails."""
-    usage = await session.read("SELECT tenant, delivered, failed_attempts FROM outbox.tenant_usage(date_trunc('hour', now()) - interval '1 day')")
-    endpoints = await session.read(
-        "SELECT tenant, count(*) AS endpoints, count(*) FILTER (WHERE state <> 'active') AS stopped, sum(delivered)::int8 AS delivered,"
-        " sum(failed_attempts)::int8 AS failed_attempts, sum(dead)::int8 AS dead, sum(pending + processing + retrying + blocked)::int8 AS waiting"
-        " FROM outbox.stats WHERE tenant IS NOT NULL GROUP BY tenant")
-    if not usage.problem:
-        used = {r["tenant"]: r for r in usage.rows}
-        for row in endpoints.rows:
-            row.update({n: used.get(row["tenant"], {}).get(n, 0) for n in ("delivered", "failed_attempts")})
-    for row in endpoints.rows:
-        row["share"] = row["failed_attempts"] / max(row["delivered"] + row["failed_attempts"], 1)
-    endpoints.rows.sort(key=lambda r: (-r["share"], -(r["dead"] or 0), r["tenant"]))
-    return {"tenants": endpoints, "shown": endpoints.rows[:200]}
+    return {"tenants": await session.database.kept(ranked)}
 
 
 async def tenant(session, q):
@@ -358,19 +342,31 @@ async def tenant(session, q):
             "limits": await session.read("SELECT max_in_flight, rate_limit, max_kept, max_kept_age FROM outbox.tenant_limits(%s)", name)}
 
 
+async def behind(session):
+    """The endpoints that are farthest behind."""
+    return await session.read("SELECT endpoint, state, retained_bytes, oldest_pending_age FROM outbox.stats WHERE retained_bytes > 0"
+                              " ORDER BY retained_bytes DESC LIMIT 5")
+
+
+async def sinks(session):
+    """How many endpoints each kind of receiver has."""
+    return await session.read("SELECT substring(url FROM '^(https?|[a-z0-9]+:aws|[a-z0-9]+)') AS sink, count(*) AS endpoints"
+                              " FROM outbox.endpoints GROUP BY 1 ORDER BY 2 DESC")
+
+
 async def system(session, _):
     """Workers, steps on hold, what was set aside, sources, sinks and space."""
-    return {"status": await session.read("SELECT *, pg_is_in_recovery() AS standby FROM outbox.status"),
+    # Not retained_by, for which each endpoint is looked at.
+    return {"status": await session.read(
+                "SELECT state, reason, log_bytes, oldest_retained_at, retention, attempts_bytes, attempts_retention, parked_bytes, scheduled,"
+                " unmatched, pg_is_in_recovery() AS standby FROM outbox.status"),
             "workers": await session.read("SELECT * FROM outbox.workers ORDER BY datname, worker"),
             "steps": await session.read("SELECT * FROM outbox.held_steps ORDER BY since LIMIT 200"),
             "aside": await session.read("SELECT * FROM outbox.set_aside ORDER BY failed_at DESC LIMIT 200"),
             "sources": await session.read("SELECT * FROM outbox.sources ORDER BY name"),
             "replays": await session.read("SELECT * FROM outbox.replay_progress WHERE finished_at IS NULL ORDER BY started_at LIMIT 200"),
             "forgets": await session.read("SELECT * FROM outbox.forget_progress ORDER BY requested_at DESC LIMIT 20"),
-            "sinks": await session.read("SELECT substring(url FROM '^(https?|[a-z0-9]+:aws|[a-z0-9]+)') AS sink, count(*) AS endpoints"
-                                        " FROM outbox.endpoints GROUP BY 1 ORDER BY 2 DESC"),
-            "retained": await session.read("SELECT endpoint, state, retained_bytes, oldest_pending_age FROM outbox.stats WHERE retained_bytes > 0"
-                                           " ORDER BY retained_bytes DESC LIMIT 5"),
+            "sinks": await session.database.kept(sinks), "retained": await session.database.kept(behind),
             "states": words.STATES, "standby": words.STANDBY}
 
 

@@ -104,6 +104,11 @@ def seconds(s):
     return "%.3g days" % (s / 86400)
 
 
+def age(t):
+    """Seconds since a time."""
+    return (datetime.datetime.now(datetime.timezone.utc) - t).total_seconds()
+
+
 def span(t):
     """A length of time, exactly and as PostgreSQL reads it: 1 day 30 min."""
     ms, parts = (t.days * 86400 + t.seconds) * 1000 + t.microseconds // 1000, []

@@ -127,6 +127,8 @@ AS $$ BEGIN RETURN (SELECT count(*) FROM outbox.parked k WHERE k.endpoint_id = $
 COMMENT ON FUNCTION outbox.parked_count IS 'How many parked deliveries of an endpoint have this status';
 
 -- Until a worker has heard of a change of the state, its figures are of the former one.
+-- The clock is asked in a part of its own: a view that calls a volatile function is computed
+-- for all endpoints, also where a page of them is asked for.
 CREATE VIEW outbox.stats AS
 SELECT s.name AS endpoint, s.tenant,
        CASE WHEN s.state = 'active' AND t.state NOT IN ('paused', 'disabled') THEN t.state ELSE s.state END AS state,
@@ -140,7 +142,7 @@ SELECT s.name AS endpoint, s.tenant,
        COALESCE(t.dead, outbox.parked_count(s.endpoint_id, 'dead')) AS dead,
        COALESCE(t.delivered, p.delivered) AS delivered,
        COALESCE(t.failed_attempts, p.failed_attempts) AS failed_attempts,
-       clock_timestamp() - t.oldest_pending_at AS oldest_pending_age,
+       t.oldest_pending_age,
        CASE WHEN l.bytes IS NULL THEN NULL
             WHEN l.min_seq IS NULL OR p.seq >= l.max_seq THEN 0
             ELSE (l.bytes::float8 * (l.max_seq - GREATEST(p.seq, l.min_seq - 1))
@@ -152,7 +154,8 @@ SELECT s.name AS endpoint, s.tenant,
 FROM outbox.endpoint_settings s
 JOIN outbox.endpoint_positions p USING (endpoint_id)
 CROSS JOIN outbox.log_size_now() l
-LEFT JOIN LATERAL outbox.endpoint_stats(s.endpoint_id) t ON true;
+LEFT JOIN LATERAL (SELECT e.*, clock_timestamp() - e.oldest_pending_at AS oldest_pending_age
+                   FROM outbox.endpoint_stats(s.endpoint_id) e) t ON true;
 COMMENT ON VIEW outbox.stats IS
 'How each endpoint is doing, at a cost that does not depend on the size of the log';
 COMMENT ON COLUMN outbox.stats.endpoint IS 'name of the endpoint';

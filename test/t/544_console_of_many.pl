@@ -1,0 +1,103 @@
+# A page of the console costs the same with three times the endpoints, or does not wait for what it asks of them all.
+use strict;
+use warnings;
+
+use HTTP::Tiny;
+use JSON::PP;
+use OutboxTest;
+use OutboxTest::Console;
+use OutboxTest::Explained;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+OutboxTest::Console::skip_without_python();
+
+my $node = outbox_node('main', conf => explained_conf());
+my $receiver = OutboxTest::Receiver->new('main');
+my $http = HTTP::Tiny->new(timeout => 60);
+
+# How often an endpoint was looked at in a plan.
+sub looks_in
+{
+	my ($plan) = @_;
+	my $sum = ($plan->{'Function Name'} // '') =~ /^(?:endpoint_stats|newest_position)\z/ ? $plan->{'Actual Loops'} : 0;
+
+	$sum += looks_in($_) foreach @{ $plan->{Plans} // [] };
+	return $sum;
+}
+
+# How often a page looked at an endpoint.
+sub looks
+{
+	my ($console, $path) = @_;
+	my $offset = -s $node->logfile;
+	my $answer = $http->get($console->url . $path);
+	my ($n, $sum) = (0, 0);
+
+	unlike($answer->{content}, qr/Not known/, "$path: all of it is known");
+	my $log = slurp_file($node->logfile, $offset);
+	while ($log =~ /^\S+ \S+ \S+ \[\d+\] client backend: LOG:  duration: [\d.]+ ms  plan:\n((?:\t[^\n]*\n)+)/mg)
+	{
+		$n++;
+		$sum += looks_in(decode_json($1)->{Plan});
+	}
+	cmp_ok($n, '>', 0, "$path: its statements are known");
+	return $sum;
+}
+
+sub create
+{
+	my ($first, $last) = @_;
+	my $url = $receiver->url('/ok');
+
+	$node->safe_psql('postgres', <<"SQL");
+SELECT count(outbox.create_endpoint('endpoint-' || lpad(n::text, 4, '0'), '$url/' || n, topics => '{order.*}', tenant => 'tenant-' || n / 4))
+FROM generate_series($first, $last) n;
+ANALYZE outbox.endpoint_settings;
+SQL
+	return;
+}
+
+OutboxTest::Console::roles($node);
+create(1, 600);
+my $event = emit($node, 'order.created', '{}', "key => 'k', tenant => 'tenant-20'");
+$receiver->wait_delivered(4, id => $event);
+my $console = OutboxTest::Console->new($node);
+my @pages = ('/', '/endpoints', '/endpoints?q=endpoint-0', '/endpoint/endpoint-0081', "/event/$event", "/delivery/endpoint-0081/$event",
+	'/search?q=endpoint', '/search?q=tenant', '/search?q=nothing', '/tenant?name=tenant-20', '/dead', '/dead?endpoint=endpoint-0081');
+
+$http->get($console->url . '/');
+log_plans($node, 1);
+ok(wait_until(sub { $node->safe_psql('postgres', "SHOW auto_explain.log_min_duration") eq '0' }, 'plans in the log'), 'plans are in the log');
+my %few = map { $_ => looks($console, $_) } @pages;
+cmp_ok($few{'/endpoints'}, '>', 50, 'looks are counted');
+log_plans($node, 0);
+create(601, 1800);
+log_plans($node, 1);
+my %many = map { $_ => looks($console, $_) } @pages;
+is(join(', ', map { "$_: $few{$_}, then $many{$_}" } grep { $many{$_} > $few{$_} } @pages), '', 'no page looks at more endpoints where there are more');
+log_plans($node, 0);
+
+# Questions about all endpoints, while they take long
+my $locker = $node->background_psql('postgres');
+$locker->query_safe('BEGIN; LOCK outbox.figures');
+$console->stop;
+$console->start;
+my $begun = time;
+my $page = $http->get($console->url . '/tenants')->{content};
+cmp_ok(time - $begun, '<', 0.9, 'a page does not wait for a question about all endpoints, which waits for a lock of a second');
+like($page, qr/data-live="1".*Not known yet.*is being counted/s, 'it says so, and is read again soon');
+unlike($page, qr/No endpoint belongs/, 'and does not say that there is none');
+like($http->get($console->url . '/')->{content}, qr/All is well/, 'the overview does not wait for its charts');
+ok(wait_until(sub { $http->get($console->url . '/tenants')->{content} =~ /Not known\..*locked/s }, 'the reason'), 'then it says why it is not known');
+$locker->query_safe('COMMIT');
+$locker->quit;
+ok(wait_until(sub { ($page = $http->get($console->url . '/tenants')->{content}) =~ /The first 100 of 451/ }, 'the tenants'), 'and then what it is')
+  or diag($page =~ s/<[^>]*>//gr =~ s/\n\s*/\n/gr);
+ok(wait_until(sub { ($page = $http->get($console->url . '/endpoints?state=active')->{content}) =~ /endpoint-0001.*endpoint-0050/s }, 'the active ones'), 'endpoints in a state are found');
+ok(wait_until(sub { $http->get($console->url . '/system')->{content} =~ /1,800 endpoints/ }, 'the sinks'), 'and kinds of receivers are counted');
+unlike($console->log, qr/Traceback|fault/, 'no fault of the console is in its log');
+$console->stop;
+done_testing();
