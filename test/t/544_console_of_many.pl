@@ -1,4 +1,4 @@
-# A page of the console costs the same with three times the endpoints, or does not wait for what it asks of them all.
+# A page of the console looks at no more endpoints where there are three times as many.
 use strict;
 use warnings;
 
