@@ -80,8 +80,9 @@ BEGIN
     END IF;
     from_time := date_bin(bucket, from_time, zero);
     RETURN QUERY
-    SELECT jsonb_build_object('at', b.at) || outbox.figures_shown(b.counts)
-    FROM (SELECT date_bin(bucket, f.at, zero) AS at, string_agg(f.counts, '') AS counts
+    SELECT jsonb_build_object('at', date_bin(bucket, b.at, zero)) || outbox.figures_shown(string_agg(b.counts, ''))
+    -- a bytea has 1 GB at most, so those of one time are added up first
+    FROM (SELECT f.at, outbox.figures_sum(string_agg(f.counts, '')) AS counts
           FROM (SELECT r.at, r.counts FROM outbox.figures r
                 WHERE ids IS NOT NULL AND r.endpoint_id = ANY (ids) AND r.at >= from_time AND r.at < to_time
                 AND r.piece = ANY (CASE WHEN hourly THEN '{3,4,5}' ELSE '{0,1,2}' END::int2[])
@@ -89,8 +90,8 @@ BEGIN
                 SELECT r.at, r.counts FROM outbox.figures r
                 WHERE ids IS NULL AND r.at >= from_time AND r.at < to_time
                 AND r.piece = ANY (CASE WHEN hourly THEN '{3,4,5}' ELSE '{0,1,2}' END::int2[])) f
-          GROUP BY 1) b
-    ORDER BY b.at;
+          GROUP BY f.at) b
+    GROUP BY date_bin(bucket, b.at, zero) ORDER BY date_bin(bucket, b.at, zero);
 END $$;
 COMMENT ON FUNCTION outbox.figures IS
 'What an endpoint, those of a tenant or (NULL) all did from one time to another, by buckets of five minutes or more: '

@@ -75,6 +75,7 @@ outbox_topic_in_array(const char *topic, size_t len, ArrayType *array)
 	{
 		text *pattern = nulls[i] ? NULL : DatumGetTextPP(patterns[i]);
 
+		CHECK_FOR_INTERRUPTS();
 		if (pattern &&
 			outbox_topic_matches(topic, len, VARDATA_ANY(pattern),
 								 VARSIZE_ANY_EXHDR(pattern)))

@@ -95,6 +95,7 @@ OUTBOX_FUNCTION(outbox_ask_source_1_0, 2)
 
 			while (tuplestore_gettupleslot(answer->tuplestore, true, false, slot))
 			{
+				CHECK_FOR_INTERRUPTS();
 				slot_getallattrs(slot);
 				tuplestore_putvalues(info->setResult, info->setDesc, slot->tts_values,
 									 slot->tts_isnull);

@@ -13,6 +13,7 @@
 #include "access/tableam.h"
 #include "catalog/namespace.h"
 #include "executor/tuptable.h"
+#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
@@ -52,6 +53,7 @@ OUTBOX_FUNCTION(outbox_is_asked_1_0, 3)
 		bool  isnull;
 		int64 id = DatumGetInt64(slot_getattr(slot, Anum_commands_command_id, &isnull));
 
+		CHECK_FOR_INTERRUPTS();
 		if (id < newest)
 			continue;
 		newest = id;

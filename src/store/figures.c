@@ -12,6 +12,7 @@
 #include "base/outbox.h"
 
 #include "catalog/pg_type.h"
+#include "miscadmin.h"
 #include "port/pg_bswap.h"
 #include "storage/lmgr.h"
 #include "utils/array.h"
@@ -201,6 +202,7 @@ add_up(const bytea *counts, uint64 *sum)
 	{
 		uint32 n;
 
+		CHECK_FOR_INTERRUPTS();
 		memcpy(&n, p + 1, sizeof(n));
 		sum[*p] += pg_ntoh32(n);
 	}

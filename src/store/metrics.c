@@ -245,6 +245,7 @@ OUTBOX_FUNCTION(outbox_endpoint_series_1_0, 2)
 	{
 		Rank r;
 
+		CHECK_FOR_INTERRUPTS();
 		if (!outbox_stats_fetch(MyDatabaseId, DatumGetInt32(ids[i]), &s))
 		{
 			sums.unknown++;

@@ -14,6 +14,7 @@
 #include "access/table.h"
 #include "catalog/namespace.h"
 #include "funcapi.h"
+#include "miscadmin.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -53,8 +54,10 @@ newest_in(Relation rel, Relation index, int32 endpoint_id, int64 generation,
 				Int32GetDatum(endpoint_id));
 	scan = systable_beginscan_ordered(rel, index, snapshot, 1, &key);
 	do
+	{
+		CHECK_FOR_INTERRUPTS();
 		found = systable_getnext_ordered(scan, BackwardScanDirection);
-	while (found != NULL && generation != -1 &&
+	} while (found != NULL && generation != -1 &&
 		   column(found, desc, Anum_positions_generation) != generation);
 	if (found != NULL)
 		found = HeapTupleHasExternal(found) ? toast_flatten_tuple(found, desc) :

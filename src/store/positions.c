@@ -103,11 +103,14 @@ read_pending(const bytea *pending, int *n)
 	int64		   *seqs = palloc(sizeof(int64) * max);
 
 	for (*n = 0; outbox_seq_set_next(&r, &seqs[*n]);)
+	{
+		CHECK_FOR_INTERRUPTS();
 		if (++*n == max)
 		{
 			max *= 2;
 			seqs = repalloc_huge(seqs, sizeof(int64) * max);
 		}
+	}
 	if (r.broken)
 		refuse_pending();
 	return seqs;
@@ -135,8 +138,11 @@ OUTBOX_FUNCTION(outbox_is_pending_1_0, 2)
 	pending = PG_GETARG_BYTEA_PP(1);
 	r = outbox_seq_set_open(VARDATA_ANY(pending), VARSIZE_ANY_EXHDR(pending));
 	while (outbox_seq_set_next(&r, &next))
+	{
+		CHECK_FOR_INTERRUPTS();
 		if (next >= seq)
 			PG_RETURN_BOOL(next == seq);
+	}
 	if (r.broken)
 		refuse_pending();
 	PG_RETURN_BOOL(false);
