@@ -58,7 +58,7 @@ newest_in(Relation rel, Relation index, int32 endpoint_id, int64 generation,
 		CHECK_FOR_INTERRUPTS();
 		found = systable_getnext_ordered(scan, BackwardScanDirection);
 	} while (found != NULL && generation != -1 &&
-		   column(found, desc, Anum_positions_generation) != generation);
+			 column(found, desc, Anum_positions_generation) != generation);
 	if (found != NULL)
 		found = HeapTupleHasExternal(found) ? toast_flatten_tuple(found, desc) :
 											  heap_copytuple(found);
