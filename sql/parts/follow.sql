@@ -136,7 +136,8 @@ COMMENT ON FUNCTION outbox.copy_source IS 'Makes events of what a source had whe
 
 -- A slot begins when each transaction that has a number there, in any database, has ended. The
 -- source is asked again after 1, 2, 4 ... seconds: the caller learns which transaction it waits for.
-CREATE FUNCTION outbox.create_source_slot(name text, conninfo text, slot text, timeout interval) RETURNS void
+-- From 17 on standbys of the source may have the slot, too.
+CREATE FUNCTION outbox.create_source_slot(name text, conninfo text, slot text, failover bool, timeout interval) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -148,8 +149,9 @@ BEGIN
         BEGIN
             PERFORM outbox.ask_source(conninfo, format(
                 'SELECT ARRAY[s.slot_name::text] FROM set_config(''lock_timeout'', %L, true) c,'
-                ' LATERAL pg_create_logical_replication_slot(left(%L, 63 + length(c)), ''pgoutput'') s',
-                GREATEST(LEAST(ms, (extract(epoch FROM ends - clock_timestamp()) * 1000)::int4), 1)::text, slot));
+                ' LATERAL pg_create_logical_replication_slot(left(%L, 63 + length(c)), ''pgoutput''%s) s',
+                GREATEST(LEAST(ms, (extract(epoch FROM ends - clock_timestamp()) * 1000)::int4), 1)::text, slot,
+                CASE WHEN failover THEN ', failover => true' END));
             RETURN;
         EXCEPTION WHEN lock_not_available THEN
             ms := LEAST(ms, 1000000) * 2;
@@ -222,12 +224,14 @@ DECLARE
     begun CONSTANT timestamptz := clock_timestamp();
     f outbox.followed;
     said text[];
+    failover bool;
     n int8;
 BEGIN
     SELECT * INTO f FROM outbox.followed o WHERE o.name = name FOR UPDATE;
     PERFORM outbox.drop_subscription(name);
     PERFORM outbox.drop_source_slot(conninfo, slot, force);
-    PERFORM outbox.create_source_slot(name, conninfo, slot, timeout);
+    SELECT r[1]::int4 >= 170000 INTO failover FROM outbox.ask_source(conninfo, 'SELECT ARRAY[current_setting(''server_version_num'')]') r;
+    PERFORM outbox.create_source_slot(name, conninfo, slot, failover, timeout);
     BEGIN
         -- What commits from here on comes by the slot, and so does some of what was before.
         SELECT r INTO said FROM outbox.ask_source(conninfo, format(
@@ -236,8 +240,10 @@ BEGIN
         -- The numbers of transactions count for the history that they are of.
         n := outbox.copy_source(name, conninfo, publication, said[3]::pg_snapshot,
                                 CASE WHEN f.timelines[2] = said[2] AND said[1]::int8 >= f.round - 1 THEN f.taken END);
+        -- From 17 on a subscription without the option would take it from the slot.
         EXECUTE format('CREATE SUBSCRIPTION %I CONNECTION %L PUBLICATION %I'
-                       ' WITH (slot_name = %L, create_slot = false, copy_data = false)', subscription, conninfo, publication, slot);
+                       ' WITH (slot_name = %L, create_slot = false, copy_data = false%s)', subscription, conninfo, publication, slot,
+                       CASE WHEN failover AND current_setting('server_version_num')::int4 >= 170000 THEN ', failover = true' END);
         DELETE FROM outbox.followed o WHERE o.name = name;
         INSERT INTO outbox.followed (name, subscription, slot, keep, taken, taken_at, round, timelines, publication)
         SELECT name, s.oid, slot, keep, said[3]::pg_snapshot, begun, said[1]::int8 + 1, ARRAY[outbox.timeline(), said[2]], said[4]::oid

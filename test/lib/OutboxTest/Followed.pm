@@ -11,24 +11,21 @@ use OutboxTest;
 use PostgreSQL::Test::Cluster;
 
 # Options: source and follower: lines for postgresql.conf; ready => 0: sql/source.sql is not
-# installed and no right is granted; streaming => 1: the follower may have a standby.
-# OUTBOX_SOURCE_PG_CONFIG names another PostgreSQL for the source.
+# installed and no right is granted; streaming => 1: the follower may have a standby;
+# name: is in the names of both; pg_config: another PostgreSQL for the source, which
+# OUTBOX_SOURCE_PG_CONFIG names otherwise.
 sub new
 {
 	my ($class, %arg) = @_;
-	my ($path) = $ENV{OUTBOX_SOURCE_PG_CONFIG} ? $ENV{OUTBOX_SOURCE_PG_CONFIG} =~ m{^(.*)/bin/pg_config$} : ();
-	my $source = PostgreSQL::Test::Cluster->new('source', $path ? (install_path => $path) : ());
-	my $self = bless { source => $source }, $class;
+	my $name = $arg{name} // '';
+	my $self = bless { conf => $arg{source} // '' }, $class;
+	my $source = $self->{source} = $self->make_source("source$name", $arg{pg_config} // $ENV{OUTBOX_SOURCE_PG_CONFIG});
 
-	$source->init(allows_streaming => 'logical', extra => [ '--locale=C', '--encoding=UTF8' ]);
-	# The test modules of a newer PostgreSQL have written this.
-	$source->adjust_conf('postgresql.conf', 'autovacuum_worker_slots', undef) if $path;
-	$source->append_conf('postgresql.conf', "shared_preload_libraries = ''\nmax_connections = 50\n" . ($arg{source} // ''));
 	$source->start;
 	$source->safe_psql('postgres', 'CREATE ROLE provided LOGIN; CREATE ROLE outbox_follower LOGIN; CREATE ROLE shop_app LOGIN');
 	$source->safe_psql('postgres', 'CREATE DATABASE shop OWNER provided');
 	$self->{conninfo} = $source->connstr('shop') . ' user=outbox_follower';
-	$self->{follower} = outbox_node('follower', streaming => $arg{streaming} // 0,
+	$self->{follower} = outbox_node("follower$name", streaming => $arg{streaming} // 0,
 		conf => "wal_retrieve_retry_interval = '100 ms'\n" . ($arg{follower} // ''));
 	$self->{receiver} = OutboxTest::Receiver->new('main');
 	if ($arg{ready} // 1)
@@ -38,6 +35,20 @@ sub new
 		$self->at_source("SELECT outbox.grant_emit('shop_app'); SELECT outbox.grant_follow('outbox_follower')");
 	}
 	return $self;
+}
+
+# A cluster that is not started yet.  pg_upgrade wants both with checksums or both without.
+sub make_source
+{
+	my ($self, $name, $pg_config) = @_;
+	my ($path) = ($pg_config // '') =~ m{^(.*)/bin/pg_config$};
+	my $node = PostgreSQL::Test::Cluster->new($name, $path ? (install_path => $path) : ());
+
+	$node->init(allows_streaming => 'logical', extra => [ '--locale=C', '--encoding=UTF8', '-k' ]);
+	# The test modules of a newer PostgreSQL have written this.
+	$node->adjust_conf('postgresql.conf', 'autovacuum_worker_slots', undef) if $path;
+	$node->append_conf('postgresql.conf', "shared_preload_libraries = ''\nmax_connections = 50\n$self->{conf}");
+	return $node;
 }
 
 # As the owner of the database, who is no superuser.  Returns 0 if all went well.
