@@ -123,6 +123,23 @@ check_source(char **newval, void **extra, GucSource source)
 	return true;
 }
 
+/* It is a header's value, and a name that receivers compare. */
+static bool
+check_webhook_origin(char **newval, void **extra, GucSource source)
+{
+	size_t len = strlen(*newval);
+
+	(void) extra;
+	(void) source;
+	if (len <= 253 &&
+		strspn(*newval,
+			   "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-") == len)
+		return true;
+	GUC_check_errdetail("It is not the name of a host.");
+	GUC_check_errhint("Use a name like events.shop.example.");
+	return false;
+}
+
 static bool
 check_sinks(char **newval, void **extra, GucSource source)
 {
@@ -221,6 +238,10 @@ define_operation_settings(void)
 	define_string("outbox.source", "The source attribute of CloudEvents.",
 				  "Empty: /outbox/ and the name of the database.", &outbox_source, 0,
 				  check_source);
+	define_string("outbox.webhook_origin",
+				  "The name by which receivers know this server.",
+				  "Sent to receivers that are asked by OPTIONS whether they want events.",
+				  &outbox_webhook_origin, 0, check_webhook_origin);
 	define_string("outbox.worker_role", "The role that workers run as.",
 				  "Empty: the owner of the extension.", &outbox_worker_role, 0, NULL);
 	define_int(

@@ -134,6 +134,7 @@ async def resume(session, form):
     name = form.need("endpoint")
     row = await stats(session, name)
     will = {"backing_off": "One request is sent at once. If it is taken, the others follow.",
+            "unverified": "Its receiver is asked again whether it wants events.",
             "active": "It is active already. If its receiver asked to wait, one request is sent at once."}
     return Plan("Resume %s" % name,
                 [will.get(row["state"], "Sending to %s begins again, where it stopped." % name),

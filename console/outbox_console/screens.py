@@ -99,7 +99,7 @@ async def overview(session, _):
         elif row["name"] == "outbox_endpoint_state" and row["value"]:
             troubled.append(labels["endpoint"])
     endpoints = await session.read("SELECT * FROM outbox.stats WHERE endpoint = ANY (%s)", troubled)
-    rank = {"held": 0, "disabled": 1, "backing_off": 2, "paused": 4}
+    rank = {"held": 0, "disabled": 1, "backing_off": 2, "unverified": 4, "paused": 4}
     endpoints.rows.sort(key=lambda e: (rank.get(e["state"], 3 if e["reason"] or e["dead"] else 5), -(e["dead"] or 0), e["endpoint"]))
     problem = status.problem or metrics.problem or endpoints.problem
     kind, sentence, why = ("unknown", "It is not known whether events are delivered.", problem) if problem \

@@ -26,6 +26,7 @@ ENDPOINT_STATES = {
     "paused": "Nothing is sent to it until it is resumed.",
     "disabled": "It was given up, and gets nothing until it is resumed.",
     "held": "Nothing is sent to it, because of something at this server.",
+    "unverified": "Nothing is sent to it before its receiver has proved that it wants events.",
     "unknown": "No worker has read it since the server started.",
 }
 

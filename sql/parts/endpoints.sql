@@ -48,7 +48,10 @@ CREATE TABLE outbox.endpoint_settings (
     idempotency_key text COLLATE "C",                 -- of the call that created it
     secrets_set_at  timestamptz NOT NULL DEFAULT now(),
     updated_at      timestamptz NOT NULL DEFAULT now(),
-    revision        int8 NOT NULL DEFAULT 1           -- raised by outbox.audit_endpoint()
+    revision        int8 NOT NULL DEFAULT 1,          -- raised by outbox.audit_endpoint()
+    challenge       text,                             -- how its receiver proves that it wants events (NULL: it need not)
+    verified_at     timestamptz,                      -- when it did
+    challenges      int4 NOT NULL DEFAULT 0           -- how often it was asked for the proof, since it is to give one
 ) WITH (fillfactor = 70);
 CREATE INDEX endpoint_settings_tenant_idx ON outbox.endpoint_settings (tenant);
 CREATE UNIQUE INDEX endpoint_settings_idempotency_idx ON outbox.endpoint_settings (tenant, idempotency_key)
@@ -77,8 +80,8 @@ COMMENT ON COLUMN outbox.endpoint_audit.at IS 'When it was made';
 COMMENT ON COLUMN outbox.endpoint_audit.tenant IS 'Tenant that the endpoint belongs to (NULL: none)';
 COMMENT ON COLUMN outbox.endpoint_audit.endpoint IS 'Name of the endpoint';
 COMMENT ON COLUMN outbox.endpoint_audit.actor IS 'outbox.actor of the session (NULL: it was not set)';
-COMMENT ON COLUMN outbox.endpoint_audit.role IS 'Role of the session, the worker''s where a receiver had the endpoint disabled';
-COMMENT ON COLUMN outbox.endpoint_audit.action IS 'create, alter, pause, resume, disable, seek, drop, retry, resend, discard, replay, cancel_replay, cancel or test';
+COMMENT ON COLUMN outbox.endpoint_audit.role IS 'Role of the session, the worker''s where a receiver had the endpoint disabled or answered its challenge';
+COMMENT ON COLUMN outbox.endpoint_audit.action IS 'create, alter, pause, resume, disable, verify, seek, drop, retry, resend, discard, replay, cancel_replay, cancel or test';
 COMMENT ON COLUMN outbox.endpoint_audit.before IS 'What was changed, as it was';
 COMMENT ON COLUMN outbox.endpoint_audit.after IS
 'What was changed, as it is now, or what was asked for: its event or its filter, and how many deliveries';
@@ -126,7 +129,7 @@ LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off 
 AS $$
 DECLARE
     hidden CONSTANT text[] := '{endpoint_id,name,tenant,state_since,created_at,updated_at,revision,version,'
-                              'start_snapshot,start_seq_low,idempotency_key}';
+                              'start_snapshot,start_seq_low,idempotency_key,challenges}';
     a outbox.endpoint_audit;
 BEGIN
     SELECT COALESCE(jsonb_object_agg(c.key, c.before) FILTER (WHERE c.before <> 'null'), '{}'),
@@ -157,7 +160,7 @@ BEGIN
             CASE WHEN TG_OP = 'INSERT' THEN 'create' WHEN TG_OP = 'DELETE' THEN 'drop'
                  WHEN a.after ? 'generation' THEN 'seek'
                  WHEN a.after ->> 'state' = 'active' THEN 'resume' WHEN a.after ->> 'state' = 'paused' THEN 'pause'
-                 WHEN a.after ? 'state' THEN 'disable' ELSE 'alter' END,
+                 WHEN a.after ? 'state' THEN 'disable' WHEN a.after ? 'verified_at' THEN 'verify' ELSE 'alter' END,
             a.before - 'generation', a.after - 'generation');
     RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
 END $$;
@@ -410,6 +413,13 @@ BEGIN
          s.batch_wait::text, 'Use batch_wait 0, or a batch_size of 2 to 1000.'),
         (s.disable_after IS NULL OR s.disable_after BETWEEN interval '1 ms' AND interval '10 years',
          'disable_after', 'invalid disable_after %s', s.disable_after::text, 'Use 1 ms to 10 years; 0: never.'),
+        (s.challenge IS NULL OR s.challenge IN ('options', 'echo'),
+         'challenge', 'unknown challenge "%s"', s.challenge, 'Use ''options'' or ''echo''; NULL: none.'),
+        (s.challenge IS NULL OR s.url ~* '^https?:',
+         'challenge', 'challenge is "%s", and the endpoint is no webhook', s.challenge, 'Leave out the challenge: it is for webhooks only.'),
+        (s.challenge IS DISTINCT FROM 'options' OR current_setting('outbox.webhook_origin', true) <> '',
+         'challenge', 'challenge is "%s", and outbox.webhook_origin is empty', s.challenge,
+         'Set outbox.webhook_origin to the name by which receivers know this server, or use ''echo''.'),
         (s.label IS NULL OR length(s.label) BETWEEN 1 AND 255,
          'label', 'label is %s characters long', length(s.label)::text, 'Use 1 to 255.'),
         (s.metadata IS NULL OR jsonb_typeof(s.metadata) = 'object',
@@ -481,12 +491,15 @@ AS $$
 DECLARE
     s record;
 BEGIN
-    SELECT e.name, e.state INTO s FROM outbox.endpoint_settings e WHERE e.endpoint_id = id AND e.state <> 'active';
-    IF FOUND THEN
+    SELECT e.name, e.state, e.challenge IS NOT NULL AND e.verified_at IS NULL AS unverified INTO s
+    FROM outbox.endpoint_settings e WHERE e.endpoint_id = id;
+    IF s.state = 'active' AND s.unverified THEN
+        RAISE NOTICE 'endpoint "%" is unverified, and sends nothing until its receiver has answered the challenge', s.name;
+    ELSIF s.state <> 'active' THEN
         RAISE NOTICE 'endpoint "%" is %, and sends nothing until outbox.resume_endpoint() is called', s.name, s.state;
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox.note_inactive IS 'Says so (NOTICE) when an endpoint is paused or disabled';
+COMMENT ON FUNCTION outbox.note_inactive IS 'Says so (NOTICE) when an endpoint is paused, disabled or unverified';
 
 -- The settings of an endpoint, locked for a change.
 CREATE FUNCTION outbox.lock_endpoint(name text) RETURNS outbox.endpoint_settings
@@ -565,7 +578,8 @@ CREATE FUNCTION outbox.create_endpoint(
     config jsonb DEFAULT NULL,
     credentials jsonb DEFAULT NULL,
     label text DEFAULT NULL,
-    metadata jsonb DEFAULT NULL) RETURNS void
+    metadata jsonb DEFAULT NULL,
+    challenge text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 AS $$
@@ -577,7 +591,7 @@ BEGIN
              NULLIF(outbox.credential_names(credentials), '{}'), ordering, on_exhausted, max_in_flight,
              rate_limit, timeout, connect_timeout, max_attempts, max_age, backoff_base,
              backoff_max, batch_size, batch_wait, NULLIF(disable_after, interval '0'), 'active', now(), NULL, now(), 1, 1, NULL, NULL,
-             label, metadata, NULL, now(), now(), 1);
+             label, metadata, NULL, now(), now(), 1, challenge, NULL, 0);
     s := outbox.with_defaults(s, url);
     PERFORM outbox.check_settings(s);
     PERFORM outbox.check_listed(topics);
@@ -634,6 +648,7 @@ DECLARE
     defaults jsonb;
     option text;
     changed jsonb;
+    asks bool;
 BEGIN
     SELECT COALESCE(jsonb_object_agg(g.key, g.value), '{}') INTO given FROM jsonb_each(given) g WHERE g.value <> 'null';
     s := jsonb_populate_record(old, given);
@@ -684,8 +699,15 @@ BEGIN
     IF given ? 'headers' THEN
         s.headers := outbox.seal(s.endpoint_id, 'header', s.headers);
     END IF;
+    -- A proof is one of the URL, given in one way, for a rate.
+    asks := s.url IS DISTINCT FROM old.url OR s.challenge IS DISTINCT FROM old.challenge
+        OR (s.challenge = 'options' AND COALESCE(s.rate_limit > old.rate_limit, old.rate_limit IS NOT NULL));
+    IF asks THEN
+        s.verified_at := NULL;
+        s.challenges := 0;
+    END IF;
     IF (s.url, s.topics, s.filter::text, s.format)
-       IS DISTINCT FROM (old.url, old.topics, old.filter::text, old.format) THEN
+       IS DISTINCT FROM (old.url, old.topics, old.filter::text, old.format) OR (asks AND s.challenge IS NOT NULL) THEN
         s.version := s.version + 1;
     END IF;
     UPDATE outbox.endpoint_settings e
@@ -696,6 +718,8 @@ BEGIN
         backoff_max = s.backoff_max, batch_size = s.batch_size, batch_wait = s.batch_wait,
         disable_after = s.disable_after, config = s.config, credentials = s.credentials,
         label = s.label, metadata = s.metadata, version = s.version,
+        challenge = s.challenge, verified_at = s.verified_at, challenges = s.challenges,
+        state_since = CASE WHEN asks AND s.challenge IS NOT NULL AND e.state = 'active' THEN clock_timestamp() ELSE e.state_since END,
         secrets_set_at = CASE WHEN secret IS NULL AND credentials IS NULL THEN e.secrets_set_at ELSE clock_timestamp() END
     WHERE e.endpoint_id = s.endpoint_id;
     IF s.url IS DISTINCT FROM old.url THEN
@@ -744,7 +768,8 @@ CREATE FUNCTION outbox.alter_endpoint(
     config jsonb DEFAULT NULL,
     credentials jsonb DEFAULT NULL,
     label text DEFAULT NULL,
-    metadata jsonb DEFAULT NULL) RETURNS void
+    metadata jsonb DEFAULT NULL,
+    challenge text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan SET extra_float_digits = 1 -- for rate_limit as JSON
 AS $$
@@ -761,7 +786,8 @@ BEGIN
         'timeout', timeout, 'connect_timeout', connect_timeout, 'max_attempts', max_attempts,
         'max_age', max_age, 'backoff_base', backoff_base, 'backoff_max', backoff_max,
         'batch_size', batch_size, 'batch_wait', batch_wait, 'disable_after', disable_after,
-        'config', config, 'credentials', outbox.credential_names(credentials), 'label', label, 'metadata', metadata),
+        'config', config, 'credentials', outbox.credential_names(credentials), 'label', label, 'metadata', metadata,
+        'challenge', challenge),
         reset, url, credentials, secret);
 END $$;
 COMMENT ON FUNCTION outbox.alter_endpoint IS
@@ -790,10 +816,12 @@ BEGIN
     UPDATE outbox.endpoint_settings e
     SET state = 'active', state_since = clock_timestamp(), reason = NULL
     WHERE e.endpoint_id = s.endpoint_id AND e.state <> 'active';
+    UPDATE outbox.endpoint_settings e SET challenges = 0
+    WHERE e.endpoint_id = s.endpoint_id AND e.verified_at IS NULL AND e.challenges > 0;
     PERFORM outbox.probe(s.endpoint_id);
 END $$;
 COMMENT ON FUNCTION outbox.resume_endpoint IS
-'Goes on where a paused or disabled endpoint stopped, and sends a request at once where it is backing off';
+'Goes on where a paused or disabled endpoint stopped, and sends a request at once where it is backing off or unverified';
 
 CREATE FUNCTION outbox.seek_endpoint(name text, start_at text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off

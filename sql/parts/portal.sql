@@ -12,7 +12,8 @@ CREATE TABLE outbox.portal_limits_here (
     settings        text[],
     max_calls       int4,                          -- in an hour
     spent           float8 NOT NULL DEFAULT 0,     -- calls of the last hour, as of counted_at
-    counted_at      timestamptz NOT NULL DEFAULT now()
+    counted_at      timestamptz NOT NULL DEFAULT now(),
+    challenge       text                           -- of endpoints whose URL they choose
 );
 COMMENT ON TABLE outbox.portal_limits_here IS
 'Limits of tenants, where outbox.set_portal_limits() said so (NULL: as for all tenants), and what they have called';
@@ -26,18 +27,20 @@ BEGIN
         SELECT jsonb_build_object(
             'max_endpoints', COALESCE(own.max_endpoints, common.max_endpoints, 10),
             'settings', COALESCE(own.settings, common.settings, '{url,topics,filter,format,headers,rate_limit,label,metadata}'),
-            'max_calls', COALESCE(own.max_calls, common.max_calls, 600))
+            'max_calls', COALESCE(own.max_calls, common.max_calls, 600),
+            'challenge', NULLIF(COALESCE(own.challenge, common.challenge), 'none'))
         FROM (SELECT) one
         LEFT JOIN outbox.portal_limits_here own ON own.tenant = portal_limits.tenant
         LEFT JOIN outbox.portal_limits_here common ON common.tenant = '');
 END $$;
 COMMENT ON FUNCTION outbox.portal_limits IS
-'How many endpoints a tenant may have, which settings it may choose, and how many calls in an hour may change '
-'something (NULL: a tenant without limits of its own)';
+'How many endpoints a tenant may have, which settings it may choose, how many calls in an hour may change '
+'something, and what challenge its receivers have to answer (NULL: a tenant without limits of its own)';
 
 -- NULL leaves a value as it is.
 CREATE FUNCTION outbox.set_portal_limits(tenant text DEFAULT NULL, max_endpoints int4 DEFAULT NULL,
-    settings text[] DEFAULT NULL, reset bool DEFAULT false, max_calls int4 DEFAULT NULL) RETURNS void
+    settings text[] DEFAULT NULL, reset bool DEFAULT false, max_calls int4 DEFAULT NULL,
+    challenge text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
@@ -51,6 +54,13 @@ BEGIN
     ELSIF max_calls < 0 THEN
         RAISE EXCEPTION 'invalid max_calls %', max_calls
             USING ERRCODE = 'invalid_parameter_value', HINT = 'Use 0, which forbids all changes, or more.';
+    ELSIF challenge NOT IN ('options', 'echo', 'none') THEN
+        RAISE EXCEPTION 'unknown challenge "%"', challenge
+            USING ERRCODE = 'invalid_parameter_value', HINT = 'Use ''options'', ''echo'' or ''none''.';
+    ELSIF challenge = 'options' AND current_setting('outbox.webhook_origin', true) = '' THEN
+        RAISE EXCEPTION 'challenge is "options", and outbox.webhook_origin is empty'
+            USING ERRCODE = 'invalid_parameter_value',
+                  HINT = 'Set outbox.webhook_origin to the name by which receivers know this server, or use ''echo''.';
     END IF;
     FOREACH setting IN ARRAY COALESCE(settings, '{}') LOOP
         PERFORM outbox.check_portal_setting(setting);
@@ -58,12 +68,14 @@ BEGIN
     IF reset THEN
         DELETE FROM outbox.portal_limits_here l WHERE l.tenant = COALESCE(set_portal_limits.tenant, '');
     END IF;
-    IF max_endpoints IS NOT NULL OR settings IS NOT NULL OR max_calls IS NOT NULL THEN
-        INSERT INTO outbox.portal_limits_here AS l VALUES (COALESCE(tenant, ''), max_endpoints, settings, max_calls)
+    IF num_nonnulls(max_endpoints, settings, max_calls, challenge) > 0 THEN
+        INSERT INTO outbox.portal_limits_here AS l (tenant, max_endpoints, settings, max_calls, challenge)
+        VALUES (COALESCE(tenant, ''), max_endpoints, settings, max_calls, challenge)
         ON CONFLICT ON CONSTRAINT portal_limits_here_pkey DO UPDATE
         SET max_endpoints = COALESCE(EXCLUDED.max_endpoints, l.max_endpoints),
             settings = COALESCE(EXCLUDED.settings, l.settings),
-            max_calls = COALESCE(EXCLUDED.max_calls, l.max_calls);
+            max_calls = COALESCE(EXCLUDED.max_calls, l.max_calls),
+            challenge = COALESCE(EXCLUDED.challenge, l.challenge);
     END IF;
 END $$;
 COMMENT ON FUNCTION outbox.set_portal_limits IS
@@ -78,7 +90,7 @@ BEGIN
     SELECT array_agg(a.argument ORDER BY a.number) INTO options
     FROM pg_proc p CROSS JOIN unnest(p.proargnames) WITH ORDINALITY a (argument, number)
     JOIN pg_attribute c ON c.attrelid = 'outbox.endpoint_settings'::regclass AND c.attname = a.argument
-    WHERE p.oid = 'outbox.alter_endpoint'::regproc AND a.argument <> 'name';
+    WHERE p.oid = 'outbox.alter_endpoint'::regproc AND a.argument NOT IN ('name', 'challenge');
     IF setting IS NULL OR setting <> ALL (options) THEN
         RAISE EXCEPTION 'unknown setting "%"', setting
             USING ERRCODE = 'invalid_parameter_value', COLUMN = COALESCE(NULLIF(setting, ''), 'settings'),
@@ -123,27 +135,40 @@ COMMENT ON FUNCTION outbox.check_portal IS
 
 -- What calls leave behind is bounded by their number.  The calls of a tenant run one after
 -- the other: the lock is one of a row, which no other role can take.
-CREATE FUNCTION outbox.portal_spend(tenant text) RETURNS void
+CREATE FUNCTION outbox.portal_spend(tenant text, calls int4 DEFAULT 1) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$
 #variable_conflict use_variable
 DECLARE
     most CONSTANT int4 := outbox.portal_limits(outbox.portal_tenant(tenant)) -> 'max_calls';
-    calls float8;
+    spent float8;
 BEGIN
-    INSERT INTO outbox.portal_limits_here AS here (tenant, spent, counted_at) VALUES (tenant, 1, clock_timestamp())
+    INSERT INTO outbox.portal_limits_here AS here (tenant, spent, counted_at) VALUES (tenant, calls, clock_timestamp())
     ON CONFLICT ON CONSTRAINT portal_limits_here_pkey DO UPDATE
     SET spent = GREATEST(here.spent - most / 3600.0
-                         * GREATEST(extract(epoch FROM clock_timestamp() - here.counted_at), 0), 0) + 1,
+                         * GREATEST(extract(epoch FROM clock_timestamp() - here.counted_at), 0), 0) + calls,
         counted_at = clock_timestamp()
-    RETURNING here.spent INTO calls;
-    IF calls > most THEN
+    RETURNING here.spent INTO spent;
+    IF spent > most THEN
         RAISE EXCEPTION 'tenant "%" may change something % times in an hour', tenant, most
             USING ERRCODE = 'configuration_limit_exceeded',
                   HINT = 'Try again later.';
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox.portal_spend IS 'Counts a call of a tenant that changes something (53400: too many)';
+COMMENT ON FUNCTION outbox.portal_spend IS
+'Counts a call of a tenant that changes something, or as many calls as it stands for (53400: too many)';
+
+-- A challenge is a request to a server that may be a stranger's.  So many follow at most, and each
+-- counts as a call.
+CREATE FUNCTION outbox.portal_spend_challenges(tenant text, name text) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
+AS $$
+BEGIN
+    PERFORM outbox.portal_spend(portal_spend_challenges.tenant, 9) FROM outbox.endpoint_settings e
+    WHERE e.name = portal_spend_challenges.name AND e.challenge IS NOT NULL AND e.verified_at IS NULL;
+END $$;
+COMMENT ON FUNCTION outbox.portal_spend_challenges IS
+'Counts the requests that a call causes which makes a receiver be asked for its proof (53400: too many calls)';
 
 -- The row is locked, so that the endpoint is still the tenant's when it is changed.
 CREATE FUNCTION outbox.portal_own(tenant text, name text) RETURNS outbox.endpoint_settings
@@ -293,6 +318,8 @@ AS $$
 #variable_conflict use_variable
 DECLARE
     p record;
+    asked CONSTANT bool := url IS NOT NULL OR settings ?| '{url,rate_limit}';
+    challenge CONSTANT text := outbox.portal_limits(tenant) ->> 'challenge';
     credentials CONSTANT jsonb := NULLIF(settings -> 'credentials', 'null');
     field text;
     message text;
@@ -307,7 +334,8 @@ BEGIN
                                            filter => (p.given).filter, format => (p.given).format,
                                            headers => (p.given).headers, rate_limit => (p.given).rate_limit,
                                            config => (p.given).config, credentials => credentials,
-                                           label => (p.given).label, metadata => (p.given).metadata);
+                                           label => (p.given).label, metadata => (p.given).metadata,
+                                           challenge => challenge);
             settings := settings - '{topics,filter,format,headers,rate_limit,config,credentials,label,metadata}'::text[];
         ELSIF settings ?| '{topics,filter}'
               AND (SELECT count(*) FROM outbox.subscriptions v JOIN outbox.endpoint_settings e USING (endpoint_id)
@@ -316,7 +344,9 @@ BEGIN
                 USING ERRCODE = 'program_limit_exceeded',
                       HINT = 'Create another endpoint. What this one was subscribed to is kept as long as its events.';
         END IF;
-        PERFORM outbox.change_endpoint(name, settings - 'url' || jsonb_build_object('credentials', (p.given).credentials),
+        PERFORM outbox.change_endpoint(name, settings - 'url' || jsonb_build_object(
+                                           'credentials', (p.given).credentials,
+                                           'challenge', CASE WHEN settings ? 'url' THEN challenge END),
                                        p.reset, settings ->> 'url', credentials) WHERE settings <> '{}';
     EXCEPTION
         WHEN data_exception OR duplicate_object OR object_not_in_prerequisite_state THEN
@@ -332,6 +362,7 @@ BEGIN
                                         WHEN '' THEN 'Ask the operator.'
                                         ELSE 'Use another value.' END;
     END;
+    PERFORM outbox.portal_spend_challenges(tenant, name) WHERE asked;
     RETURN outbox.portal_endpoint(tenant, name);
 END $$;
 COMMENT ON FUNCTION outbox.portal_change IS
@@ -454,6 +485,7 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM outbox.check_portal_paused(outbox.portal_own(tenant, name));
+    PERFORM outbox.portal_spend_challenges(tenant, name);
     PERFORM outbox.resume_endpoint(name);
     RETURN outbox.portal_endpoint(tenant, name);
 END $$;

@@ -61,8 +61,9 @@ CREATE VIEW outbox.endpoints AS
 SELECT s.name, s.tenant, outbox.shown(s.endpoint_id, s.url) AS url, s.topics, s.filter, s.format,
        outbox.shown(s.endpoint_id, s.headers) AS headers, s.config, s.credentials, s.ordering, s.on_exhausted, s.max_in_flight,
        s.rate_limit, s.timeout, s.connect_timeout, s.max_attempts, s.max_age, s.backoff_base,
-       s.backoff_max, s.batch_size, s.batch_wait, s.disable_after, s.state, s.state_since, s.reason, s.created_at,
-       s.label, s.metadata, s.updated_at, s.revision AS version
+       s.backoff_max, s.batch_size, s.batch_wait, s.disable_after,
+       CASE WHEN s.state = 'active' AND s.challenge IS NOT NULL AND s.verified_at IS NULL THEN 'unverified' ELSE s.state END AS state,
+       s.state_since, s.reason, s.created_at, s.label, s.metadata, s.updated_at, s.revision AS version, s.challenge, s.verified_at
 FROM outbox.endpoint_settings s;
 COMMENT ON VIEW outbox.endpoints IS 'Endpoints and their settings, without the secret';
 COMMENT ON COLUMN outbox.endpoints.name IS 'name of the endpoint';
@@ -93,7 +94,7 @@ COMMENT ON COLUMN outbox.endpoints.batch_size IS 'events in a request at most (1
 COMMENT ON COLUMN outbox.endpoints.batch_wait IS 'how long the oldest event of a batch may wait for others';
 COMMENT ON COLUMN outbox.endpoints.disable_after IS
 'time of nothing but failures after which it is disabled (NULL: never)';
-COMMENT ON COLUMN outbox.endpoints.state IS 'active, paused or disabled, as stored';
+COMMENT ON COLUMN outbox.endpoints.state IS 'active, unverified, paused or disabled, as stored';
 COMMENT ON COLUMN outbox.endpoints.state_since IS 'when that state began';
 COMMENT ON COLUMN outbox.endpoints.reason IS
 'why it is paused or disabled: paused by and a role, paused by its tenant, the receiver answered 410 Gone, the '
@@ -104,6 +105,9 @@ COMMENT ON COLUMN outbox.endpoints.label IS 'what people call it (NULL: nothing)
 COMMENT ON COLUMN outbox.endpoints.metadata IS 'what the application notes about it (NULL: nothing)';
 COMMENT ON COLUMN outbox.endpoints.updated_at IS 'when a setting, a secret or the state last changed';
 COMMENT ON COLUMN outbox.endpoints.version IS 'number of these changes, from 1';
+COMMENT ON COLUMN outbox.endpoints.challenge IS
+'how its receiver has to prove that it wants events: options or echo (NULL: it need not)';
+COMMENT ON COLUMN outbox.endpoints.verified_at IS 'when it did (NULL: it has not)';
 
 CREATE VIEW outbox.log_size AS
 SELECT l.bytes, m.min_seq, m.oldest_at, CASE WHEN q.is_called THEN q.last_value ELSE 0 END AS max_seq
@@ -131,9 +135,10 @@ COMMENT ON FUNCTION outbox.parked_count IS 'How many parked deliveries of an end
 -- for all endpoints, also where a page of them is asked for.
 CREATE VIEW outbox.stats AS
 SELECT s.name AS endpoint, s.tenant,
-       CASE WHEN s.state = 'active' AND t.state NOT IN ('paused', 'disabled') THEN t.state ELSE s.state END AS state,
-       CASE WHEN s.state = 'active' AND t.state NOT IN ('paused', 'disabled') THEN t.state_since ELSE s.state_since END AS state_since,
-       CASE WHEN s.state = 'active' AND t.state IN ('paused', 'disabled') THEN s.reason ELSE COALESCE(t.reason, s.reason) END AS reason,
+       CASE WHEN w.known THEN t.state ELSE w.state END AS state,
+       CASE WHEN w.known THEN t.state_since ELSE s.state_since END AS state_since,
+       CASE WHEN w.known OR (s.state <> 'active' AND t.reason IS NOT NULL) THEN t.reason
+            WHEN w.state = 'unverified' THEN 'its receiver has not been asked whether it wants events' ELSE s.reason END AS reason,
        COALESCE(t.pending, CASE WHEN l.bytes IS NOT NULL THEN GREATEST(l.max_seq - p.seq, 0) END) AS pending,
        COALESCE(t.pending_exact, false) AS pending_exact,
        COALESCE(t.processing, 0) AS processing,
@@ -155,13 +160,18 @@ FROM outbox.endpoint_settings s
 JOIN outbox.endpoint_positions p USING (endpoint_id)
 CROSS JOIN outbox.log_size_now() l
 LEFT JOIN LATERAL (SELECT e.*, clock_timestamp() - e.oldest_pending_at AS oldest_pending_age
-                   FROM outbox.endpoint_stats(s.endpoint_id) e) t ON true;
+                   FROM outbox.endpoint_stats(s.endpoint_id) e) t ON true
+CROSS JOIN LATERAL (
+    SELECT u.state, COALESCE(CASE u.state WHEN 'active' THEN t.state NOT IN ('paused', 'disabled', 'unverified')
+                                          WHEN 'unverified' THEN t.state IN ('held', 'unverified') END, false) AS known
+    FROM (SELECT CASE WHEN s.state = 'active' AND s.challenge IS NOT NULL AND s.verified_at IS NULL THEN 'unverified'
+                      ELSE s.state END AS state) u) w;
 COMMENT ON VIEW outbox.stats IS
 'How each endpoint is doing, at a cost that does not depend on the size of the log';
 COMMENT ON COLUMN outbox.stats.endpoint IS 'name of the endpoint';
 COMMENT ON COLUMN outbox.stats.tenant IS
 'tenant that the endpoint belongs to (NULL: none, it gets the events of all tenants and of none)';
-COMMENT ON COLUMN outbox.stats.state IS 'active, paused, held, backing_off or disabled';
+COMMENT ON COLUMN outbox.stats.state IS 'active, unverified, paused, held, backing_off or disabled';
 COMMENT ON COLUMN outbox.stats.state_since IS 'when that state began';
 COMMENT ON COLUMN outbox.stats.reason IS
 'why it is not active, or what holds an active one back: the receiver asked to wait (Retry-After), '

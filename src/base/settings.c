@@ -10,6 +10,7 @@
 bool  outbox_enabled = true;
 char *outbox_instance_name = NULL;
 char *outbox_source = NULL;
+char *outbox_webhook_origin = NULL;
 char *outbox_allowed_networks = NULL;
 char *outbox_worker_role = NULL;
 int	  outbox_workers_per_database = 1;

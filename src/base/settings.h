@@ -35,6 +35,7 @@ typedef enum OutboxAwsRole
 extern bool	 outbox_enabled;
 extern char *outbox_instance_name;
 extern char *outbox_source;
+extern char *outbox_webhook_origin;
 extern char *outbox_allowed_networks;
 extern char *outbox_worker_role;
 extern bool	 outbox_require_event_types;

@@ -183,6 +183,8 @@ outbox_endpoint_free(OutboxEndpoint *ep)
 	outbox_settings_free(&ep->config);
 	if (ep->tenant)
 		outbox_tenant_leave(ep->tenant);
+	if (ep->proof)
+		pfree(ep->proof);
 	pfree(ep);
 }
 

@@ -224,6 +224,35 @@ typedef struct OutboxEndpointStatus
 	int			  unfit;	   /* events in a row that its filter was too long for */
 } OutboxEndpointStatus;
 
+/* How a receiver proves that it wants events. */
+typedef enum OutboxChallenge
+{
+	OUTBOX_CHALLENGE_NONE,
+	OUTBOX_CHALLENGE_OPTIONS, /* by the handshake of CloudEvents' webhooks */
+	OUTBOX_CHALLENGE_ECHO	  /* it repeats a part of a signed request */
+} OutboxChallenge;
+
+/* So many requests ask for the proof.  The portal counts them in outbox.portal_spend(). */
+#define OUTBOX_CHALLENGES_MAX 10
+
+/*
+ * The proof that an endpoint lacks.  Nothing is sent to it meanwhile.  Written by
+ * challenges.c, endpoint_settings.c, proofs.c and settle.c.
+ */
+typedef struct OutboxProof
+{
+	OutboxChallenge challenge; /* NONE: there is a proof, or none is needed */
+	int64			version;   /* of the subscription that it is for */
+	int				stored;	   /* requests that have asked for it, as the table says */
+	int				unstored;  /* the number that the next settle adds */
+	bool			found;	  /* true if the receiver gave it, and it is not stored yet */
+	double			rate;	  /* requests a second that it allows (0: any) */
+	bool			written;  /* true if the current settle has stored these */
+	TimestampTz		again_at; /* time of the next request (0: not known yet) */
+	struct OutboxAsked *asked; /* the request in flight (NULL: none) */
+	char				reason[128];
+} OutboxProof;
+
 /*
  * The way to a sink that has links.  Webhooks have none.  Written by dispatch.c, links.c
  * and status.c.
@@ -475,6 +504,7 @@ typedef struct OutboxEndpoint
 	OutboxPace			 pace;
 	OutboxPlace			 place;
 	OutboxMembership	 member;
+	OutboxProof			*proof; /* NULL: it never lacked one */
 } OutboxEndpoint;
 
 extern const OutboxEndpointLink outbox_no_link;

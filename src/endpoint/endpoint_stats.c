@@ -21,6 +21,7 @@ const char *const outbox_endpoint_states[] = {
 	[OUTBOX_ENDPOINT_BACKING_OFF] = "backing_off",
 	[OUTBOX_ENDPOINT_DISABLED] = "disabled",
 	[OUTBOX_ENDPOINT_HELD] = "held",
+	[OUTBOX_ENDPOINT_UNVERIFIED] = "unverified",
 };
 
 double
@@ -73,6 +74,8 @@ endpoint_state(const OutboxEndpoint *ep)
 		return OUTBOX_ENDPOINT_HELD;
 	if (ep->status.paused)
 		return OUTBOX_ENDPOINT_PAUSED;
+	if (outbox_status_is_unverified(ep))
+		return OUTBOX_ENDPOINT_UNVERIFIED;
 	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN || ep->link->state != OUTBOX_LINK_UP)
 		return OUTBOX_ENDPOINT_BACKING_OFF;
 	return OUTBOX_ENDPOINT_ACTIVE;
@@ -181,6 +184,8 @@ next_attempt_at(OutboxEndpoint *ep, const OutboxStats *s, TimestampTz now)
 
 	if (endpoint_state(ep) == OUTBOX_ENDPOINT_HELD && ep->status.held_for == NULL)
 		return ep->status.stuck_until;
+	if (endpoint_state(ep) == OUTBOX_ENDPOINT_UNVERIFIED && ep->proof->again_at > now)
+		return ep->proof->again_at;
 	if (outbox_status_is_off(ep) || ep->link->state != OUTBOX_LINK_UP)
 		return 0;
 	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN)
@@ -245,6 +250,8 @@ outbox_endpoint_stats_fill(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 				sizeof(s->reason));
 	else if (ep->status.disabled || ep->status.paused)
 		strlcpy(s->reason, ep->status.reason, sizeof(s->reason));
+	else if (outbox_status_is_unverified(ep) && ep->link->state == OUTBOX_LINK_UP)
+		strlcpy(s->reason, ep->proof->reason, sizeof(s->reason));
 	else if (ep->link->state != OUTBOX_LINK_UP)
 		strlcpy(s->reason, ep->link->reason, sizeof(s->reason));
 	else if (ep->pace.breaker == OUTBOX_BREAKER_OPEN && ep->tally->last_error)

@@ -8,7 +8,7 @@
 #include "endpoint/endpoint.h"
 
 /* Names of states, as views show them. */
-extern const char *const outbox_endpoint_states[OUTBOX_ENDPOINT_HELD + 1];
+extern const char *const outbox_endpoint_states[OUTBOX_ENDPOINT_STATES];
 
 extern void outbox_endpoint_stats_fill(OutboxEndpoint *ep, TimestampTz now,
 									   OutboxStats *s);

@@ -36,10 +36,17 @@ outbox_status_is_stuck(const OutboxEndpoint *ep)
 }
 
 bool
+outbox_status_is_unverified(const OutboxEndpoint *ep)
+{
+	return ep->proof != NULL && ep->proof->challenge != OUTBOX_CHALLENGE_NONE;
+}
+
+bool
 outbox_status_is_off(const OutboxEndpoint *ep)
 {
 	return ep->status.paused || ep->status.disabled || ep->member.dropped ||
-		ep->status.held_for || outbox_status_is_stuck(ep);
+		ep->status.held_for || outbox_status_is_stuck(ep) ||
+		outbox_status_is_unverified(ep);
 }
 
 /* True if all of its slots have been taken for a while: its receiver may hang. */

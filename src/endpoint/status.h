@@ -7,9 +7,12 @@
 
 #include "endpoint/endpoint.h"
 
+/* True if its receiver has yet to prove that it wants events. */
+extern bool outbox_status_is_unverified(const OutboxEndpoint *ep);
+
 /*
- * True if it is paused, disabled, held, stuck or dropped: nothing is sent to it or read
- * for it.
+ * True if it is paused, disabled, held, stuck, unverified or dropped: nothing is sent to
+ * it or read for it.
  */
 extern bool outbox_status_is_off(const OutboxEndpoint *ep);
 

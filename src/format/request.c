@@ -619,3 +619,19 @@ outbox_request_batch_headers(OutboxHeaders *out, const char *id,
 	check_added(added);
 	return NULL;
 }
+
+const char *
+outbox_request_handshake_headers(OutboxHeaders *out, const OutboxRequestConfig *settings,
+								 const char *origin, int64 rate)
+{
+	bool added = true;
+
+	add_agent(out, settings->profile, &added);
+	added &= outbox_headers_add(out, "WebHook-Request-Origin", origin, strlen(origin));
+	if (rate > 0)
+		added &= add_number(out, "WebHook-Request-Rate", rate);
+	if (!add_endpoint_headers(out, settings, &added))
+		return "invalid endpoint header";
+	check_added(added);
+	return NULL;
+}

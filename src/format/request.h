@@ -68,6 +68,14 @@ extern const char *outbox_request_batch_headers(OutboxHeaders *out, const char *
 												int attempt, int64 now, const char *body,
 												size_t body_len);
 
+/*
+ * The same for the handshake of CloudEvents' webhooks, which asks a receiver whether it
+ * wants events of this 'origin'.  'rate': requests in a minute (0: any number).
+ */
+extern const char *outbox_request_handshake_headers(OutboxHeaders			  *out,
+													const OutboxRequestConfig *settings,
+													const char *origin, int64 rate);
+
 /* Returns why this event can never be sent; NULL: it can. */
 extern const char *outbox_request_problem(const OutboxEvent *event);
 #define OUTBOX_NO_UTF8 "the event cannot be converted to UTF-8"

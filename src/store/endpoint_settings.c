@@ -121,6 +121,8 @@ read_ordering(const char *name)
 	next(COL_STATE, "s.state") \
 	next(COL_STATE_SINCE, "s.state_since") \
 	next(COL_REASON, "s.reason") \
+	next(COL_CHALLENGE, "CASE WHEN s.verified_at IS NULL THEN s.challenge END") \
+	next(COL_CHALLENGES, "s.challenges") \
 	next(COL_VERSION, "s.version") \
 	next(COL_GENERATION, "s.generation") \
 	next(COL_START_SNAPSHOT, "s.start_snapshot::pg_catalog.text") \
@@ -196,6 +198,10 @@ read_row(OutboxColumns row, OutboxApplyEndpointRow apply, void *arg)
 	s.disabled = row_is(row, COL_STATE, "disabled");
 	s.state_since = row_time(row, COL_STATE_SINCE, 0);
 	s.reason = row_text(row, COL_REASON);
+	s.challenge = row.nulls[COL_CHALLENGE]	  ? OUTBOX_CHALLENGE_NONE :
+		row_is(row, COL_CHALLENGE, "options") ? OUTBOX_CHALLENGE_OPTIONS :
+												OUTBOX_CHALLENGE_ECHO;
+	s.challenges = row_int4(row, COL_CHALLENGES);
 	s.version = row_int8(row, COL_VERSION);
 	s.generation = row_int8(row, COL_GENERATION);
 	s.start = outbox_tick_make(0, s.state_since, row_int8(row, COL_START_SEQ_LOW),
@@ -555,6 +561,33 @@ assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 }
 
 /*
+ * The answer for another version says nothing about this one.  A stored number that is
+ * lower than before means that the receiver is to be asked anew.
+ */
+static void
+take_proof(OutboxEndpoint *ep, const OutboxEndpointRow *s)
+{
+	OutboxProof *p = ep->proof;
+
+	if (p == NULL && s->challenge == OUTBOX_CHALLENGE_NONE)
+		return;
+	if (p == NULL)
+		p = ep->proof = MemoryContextAllocZero(TopMemoryContext, sizeof(*p));
+	if (p->challenge == OUTBOX_CHALLENGE_NONE || p->version != s->version)
+	{
+		p->unstored = 0;
+		p->found = false;
+		strlcpy(p->reason, "its receiver is asked whether it wants events",
+				sizeof(p->reason));
+	}
+	if (p->version != s->version || s->challenges < p->stored)
+		p->again_at = 0;
+	p->version = s->version;
+	p->stored = s->challenges;
+	p->challenge = s->challenge;
+}
+
+/*
  * After an error the endpoint has its former settings, and the memory of the new
  * ones is freed with the transaction.
  */
@@ -577,4 +610,5 @@ outbox_endpoint_settings_assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
+	take_proof(ep, s);
 }

@@ -51,6 +51,8 @@ typedef struct OutboxEndpointRow
 	bool			 disabled;
 	TimestampTz		 state_since;
 	const char		*reason;
+	OutboxChallenge	 challenge; /* that is to be answered (NONE: it was) */
+	int				 challenges;
 	int64			 version;
 	int64			 generation;
 	OutboxTick		*start;

@@ -38,7 +38,7 @@ typedef struct Rank
 
 typedef struct Sums
 {
-	int64		states[OUTBOX_ENDPOINT_HELD + 1];
+	int64		states[OUTBOX_ENDPOINT_STATES];
 	int64		unknown; /* endpoints of which nothing was published */
 	int64		pending;
 	int64		processing;

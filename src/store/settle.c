@@ -30,6 +30,7 @@
 #include "store/own_events.h"
 #include "store/parked.h"
 #include "store/positions.h"
+#include "store/proofs.h"
 #include "store/settle.h"
 #include "store/totals.h"
 
@@ -279,6 +280,8 @@ write_endpoint(const Part *part, OutboxPositions *p, OutboxEndpoint *ep, bool *s
 	OUTBOX_CRASH_POINT("settle.parked");
 	ep->status.state_written = ep->status.state_dirty && write_state(ep);
 	outbox_own_events_write(ep, ep->status.state_written);
+	if (outbox_proof_waits(ep))
+		ep->proof->written = outbox_proof_write(ep);
 	if (ep->place.stored_version != ep->config.version)
 		outbox_subscription_write(ep, outbox_window_frontier(ep, part->head));
 	OUTBOX_CRASH_POINT("settle.subscribed");
@@ -341,6 +344,8 @@ written(Part *part, TimestampTz at)
 		ep->place.stored_version = ep->config.version;
 		if (ep->status.state_written)
 			ep->status.state_dirty = false;
+		if (ep->proof && ep->proof->written)
+			outbox_proof_written(ep, at);
 		ep->status.recovered = false;
 		ep->status.failing_fresh = false;
 		if (ep->place.dirty)
@@ -546,7 +551,8 @@ outbox_settle_held(const OutboxEndpoint *ep)
 bool
 outbox_settle_wants(const OutboxEndpoint *ep)
 {
-	return ep->place.dirty || ep->queue->nsettling > 0 || ep->status.state_dirty;
+	return ep->place.dirty || ep->queue->nsettling > 0 || ep->status.state_dirty ||
+		outbox_proof_waits(ep);
 }
 
 /*

@@ -22,6 +22,7 @@
 #include "store/settle.h"
 #include "store/totals.h"
 #include "worker/busy.h"
+#include "worker/challenges.h"
 #include "worker/dispatch.h"
 #include "worker/laggards.h"
 #include "worker/loop.h"
@@ -150,6 +151,7 @@ waits_until(OutboxEndpoint *ep, TimestampTz now, bool quiet)
 		until = Min(until, ep->status.stuck_until);
 	until = Min(until, outbox_status_failing_at(ep));
 	until = Min(until, ep->link->look_at);
+	until = Min(until, outbox_challenges_next_time(ep));
 	return until <= now ? 0 : until;
 }
 

@@ -19,6 +19,7 @@
 #include "log/step.h"
 #include "server/shares.h"
 #include "worker/busy.h"
+#include "worker/challenges.h"
 #include "worker/dispatch.h"
 #include "worker/links.h"
 #include "worker/loop.h"
@@ -53,6 +54,7 @@ outbox_roster_forget(OutboxEndpoint *ep)
 	outbox_subscribers_remove(ep);
 	outbox_dispatch_cancel(ep, DT_NOEND);
 	outbox_slots_leave(ep);
+	outbox_challenge_end(ep);
 	outbox_link_close(ep);
 	outbox_step_forget(ep->id);
 	outbox_busy_forget(ep);

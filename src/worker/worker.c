@@ -38,6 +38,7 @@
 #include "store/settle.h"
 #include "transport/sinks.h"
 #include "worker/busy.h"
+#include "worker/challenges.h"
 #include "worker/chores.h"
 #include "worker/clock.h"
 #include "worker/dispatch.h"
@@ -561,6 +562,7 @@ loop(void)
 		shares_step(now);
 		reload_step(now);
 		outbox_links_step(now);
+		outbox_challenges_step(now);
 		for (int i = 0; outbox_loop.roster.recreating && i < outbox_loop.roster.n; i++)
 			if (outbox_loop.roster.endpoints[i]->member.recreate)
 				outbox_dispatch_cancel(outbox_loop.roster.endpoints[i],

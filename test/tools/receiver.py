@@ -38,6 +38,9 @@ answered with 200.
     /partial?rate=0.1&ms=0    names that share of the events of a batch, later
     /torn                     200 and half of an answer that names no event
     /encoded                  200 and a gzip body that was not asked for
+    /allow?origin=*&rate=120  200 with WebHook-Allowed-Origin, and -Rate
+    /echo?as=json             200 and the data.challenge of the body, as it is
+                              or as {"challenge": ...}
     /raw?hex=...&status=200   these bytes, which the journal takes for that status;
          &then=close|rst      then the connection ends, or else stays open
          &endless=hex         then these, for ever
@@ -653,6 +656,19 @@ class Receiver:
         data = (b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n"
                 b'{"batchItemFailures":[]')
         return None, lambda: self.send(conn, data, then="close")
+
+    def do_allow(self, conn, number, segments, query, seen):
+        headers = [("WebHook-Allowed-" + name.capitalize(), query[name])
+                   for name in ("origin", "rate") if name in query]
+        return 200, lambda: self.send(conn, answer(200, headers))
+
+    def do_echo(self, conn, number, segments, query, seen):
+        try:
+            token = json.loads(self.body)["data"]["challenge"]
+        except (ValueError, KeyError, TypeError):
+            token = ""
+        text = json.dumps({"challenge": token}) if "as" in query else token
+        return 200, lambda: self.send(conn, answer(200, (), text.encode()))
 
     def do_encoded(self, conn, number, segments, query, seen):
         data = answer(200, [("Content-Encoding", "gzip")], gzip.compress(b"{}"))

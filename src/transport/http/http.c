@@ -80,6 +80,7 @@ http_acquire(void)
 	}
 	t->state = ACQUIRED;
 	t->done = report;
+	t->origin = NULL;
 	outbox_headers_reset(&t->headers);
 	return t;
 }
@@ -208,6 +209,7 @@ http_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 	t->exceeded = NULL;
 	t->proxy_bytes = 0;
 	memset(&t->head, 0, sizeof(t->head));
+	t->head.origin = t->origin;
 	t->body_bytes = t->answer_len = 0;
 	t->whole_answer = target->whole_answer;
 	t->refused = NULL;

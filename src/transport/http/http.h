@@ -44,6 +44,15 @@ extern const char *outbox_http_check_target(const OutboxTarget *target, const ch
 extern const char *outbox_http_profile(const OutboxTarget *target, OutboxProfile *profile,
 									   const char **hint);
 
+/*
+ * A request that asks its receiver whether it wants events.  _ask is called between
+ * acquire and start: its end calls 'answered', and with an 'origin', which stays until then,
+ * the method is OPTIONS.  _allows is true if the answer allows this origin, with so many
+ * requests a second (0: any).
+ */
+extern void outbox_http_ask(OutboxTransfer *t, const char *origin, OutboxDone answered);
+extern bool outbox_http_allows(const OutboxTransfer *t, double *rate);
+
 /* Stores in 'services' the functions by which a sink bounds a peer's work for libcurl. */
 extern void outbox_http_peer_services(OutboxServices *services);
 extern void outbox_http_rest_services(OutboxServices *services,

@@ -596,7 +596,8 @@ const char *
 outbox_http_set_request(OutboxTransfer *t, const OutboxTarget *target, const char *body,
 						size_t body_len)
 {
-	const char *complaint;
+	static const char options[] = "OPTIONS";
+	const char		 *complaint;
 
 	if (t->generation != outbox_http_config.generation && !outbox_http_make_handle(t))
 		return OUTBOX_LACKS_MEMORY;
@@ -607,8 +608,8 @@ outbox_http_set_request(OutboxTransfer *t, const OutboxTarget *target, const cha
 	if (t->fresh)
 		t->fresh = curl_easy_setopt(t->easy, CURLOPT_FRESH_CONNECT, 0L) != CURLE_OK;
 	if (t->fresh || !set_version(t, outbox_http_wants_2(target)) ||
-		!set_method(t, outbox_http_method(target)) || !set_ages(t) ||
-		!set_lines(t, body_len) ||
+		!set_method(t, t->origin ? options : outbox_http_method(target)) ||
+		!set_ages(t) || !set_lines(t, body_len) ||
 		curl_easy_setopt(t->easy, CURLOPT_POSTFIELDS, body ? body : "") != CURLE_OK ||
 		curl_easy_setopt(t->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t) body_len) !=
 			CURLE_OK)

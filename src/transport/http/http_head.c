@@ -57,6 +57,27 @@ status_of(const char *line, size_t len)
 	return status;
 }
 
+/* The receiver allows the origin, or any, and perhaps a number of requests in a minute. */
+static void
+take_permission(OutboxHead *head, const char *line, size_t len)
+{
+	size_t		vlen;
+	const char *value = header_value(line, len, "webhook-allowed-origin", &vlen);
+
+	if (value)
+		head->allowed = (vlen == 1 && value[0] == '*') ||
+			(vlen == strlen(head->origin) && strncasecmp(value, head->origin, vlen) == 0);
+	value = header_value(line, len, "webhook-allowed-rate", &vlen);
+	if (value)
+	{
+		int64 rate = 0;
+
+		for (size_t i = 0; i < vlen && value[i] >= '0' && value[i] <= '9'; i++)
+			rate = Min(rate * 10 + (value[i] - '0'), 60000000);
+		head->allowed_rate = rate / 60.0;
+	}
+}
+
 /*
  * Takes one line, its end included.  Its meaning is stored in 'head' and 'outcome'
  * until the head is complete.  Later lines are trailers, and are only counted.
@@ -89,7 +110,8 @@ outbox_head_line(OutboxHead *head, OutboxOutcome *outcome, const char *line, siz
 			/* The headers of an interim answer mean nothing. */
 			outcome->retry_after = -1;
 			head->disable = head->abort_message = false;
-			head->encoded = false;
+			head->encoded = head->allowed = false;
+			head->allowed_rate = 0;
 			return head->state = OUTBOX_HEAD_STATUS;
 		case 'C':
 		case 'c':
@@ -118,6 +140,8 @@ outbox_head_line(OutboxHead *head, OutboxOutcome *outcome, const char *line, siz
 				head->disable = true;
 			else if (value && vlen == 13 && strncasecmp(value, "abort-message", 13) == 0)
 				head->abort_message = true;
+			if (head->origin)
+				take_permission(head, line, len);
 			break;
 	}
 	return head->state;

@@ -115,6 +115,9 @@ typedef struct OutboxHead
 	bool			encoded;	   /* compressed, although that was not requested */
 	bool			disable;	   /* webhook-delivery: disable */
 	bool			abort_message; /* webhook-delivery: abort-message */
+	const char	   *origin;		   /* that is asked about (NULL: none) */
+	bool			allowed;	   /* webhook-allowed-origin has it */
+	double			allowed_rate;  /* webhook-allowed-rate, per second (0: any) */
 	int				lines;
 	size_t			bytes;
 } OutboxHead;
@@ -182,10 +185,11 @@ struct OutboxTransfer
 	OutboxRest				  rest; /* its endpoint, too */
 	OutboxTargetState		 *host;
 	void					 *delivery;
-	OutboxDone				  done;			   /* gets the outcome */
-	OutboxLink				 *link;			   /* of its endpoint; NULL: none */
-	const OutboxHttpIdentity *identity;		   /* of its link; NULL: none */
-	uint64					  token;		   /* number of the token that it has */
+	OutboxDone				  done;		/* gets the outcome */
+	OutboxLink				 *link;		/* of its endpoint; NULL: none */
+	const OutboxHttpIdentity *identity; /* of its link; NULL: none */
+	const char				 *origin;	/* OPTIONS asks whether it is allowed; NULL: no */
+	uint64					  token;	/* number of the token that it has */
 	int						  connect_timeout; /* ms */
 	int						  timeout;
 	int64					  begun_at; /* ms; 0: not launched yet */

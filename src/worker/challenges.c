@@ -1,0 +1,317 @@
+/*
+ * challenges.c
+ *	  Owns the requests that ask the receiver of an unverified endpoint whether it wants
+ *	  events, and which answer is the proof.
+ *
+ * The address may be a stranger's.  So there are few of these requests, one at a time for
+ * a tenant, and they have the limits of any request.
+ */
+#include "base/outbox.h"
+
+#include <math.h>
+
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "base/encoding.h"
+#include "base/settings.h"
+#include "endpoint/status.h"
+#include "format/batch_answer.h"
+#include "transport/http/http.h"
+#include "worker/busy.h"
+#include "worker/challenges.h"
+#include "worker/loop.h"
+#include "worker/watchdog.h"
+
+/* At a time, of all endpoints */
+#define ASKED_MAX 256
+
+/* µs after which an endpoint is looked at again that has to wait for others */
+#define ASK_LATER (100 * 1000)
+
+/* The wait before another request is so many times that of a delivery. */
+#define WAIT_FACTOR 10
+
+#define TOKEN_BYTES 16
+#define ID_FORMAT "%.8s-%.4s-%.4s-%.4s-%.12s"
+
+/* A request in flight */
+typedef struct OutboxAsked
+{
+	dlist_node		node;
+	OutboxEndpoint *endpoint;
+	int64			version;
+	OutboxTransfer *transfer;
+	OutboxTarget	target;
+	char			token[2 * TOKEN_BYTES + 1];
+	char			origin[256];
+	char			body[256];
+} OutboxAsked;
+
+static dlist_head asked = DLIST_STATIC_INIT(asked);
+static int		  nasked;
+
+/* True if its receiver is to be asked, now or later. */
+static bool
+wants_proof(const OutboxEndpoint *ep)
+{
+	const OutboxProof *p = ep->proof;
+
+	return outbox_status_is_unverified(ep) && p->asked == NULL && !p->found &&
+		p->stored + p->unstored < OUTBOX_CHALLENGES_MAX && !ep->status.paused &&
+		!ep->status.disabled && ep->status.held_for == NULL && !ep->member.dropped &&
+		!ep->member.recreate && !outbox_status_is_stuck(ep) &&
+		ep->link->state == OUTBOX_LINK_UP && outbox_enabled;
+}
+
+TimestampTz
+outbox_challenges_next_time(const OutboxEndpoint *ep)
+{
+	return wants_proof(ep) ? ep->proof->again_at : DT_NOEND;
+}
+
+/* 0: it is not asked any more. */
+static TimestampTz
+next_time(const OutboxEndpoint *ep, TimestampTz now)
+{
+	int n = ep->proof->stored + ep->proof->unstored;
+
+	if (n >= OUTBOX_CHALLENGES_MAX)
+		return 0;
+	return n == 0 ? now : now + WAIT_FACTOR * outbox_pace_backoff(&ep->pace, n);
+}
+
+static void
+forget(OutboxAsked *a)
+{
+	dlist_delete(&a->node);
+	nasked--;
+	a->endpoint->proof->asked = NULL;
+	pfree(a);
+}
+
+void
+outbox_challenge_end(OutboxEndpoint *ep)
+{
+	OutboxAsked *a = ep->proof ? ep->proof->asked : NULL;
+
+	if (a == NULL)
+		return;
+	outbox_watchdog_enter(ep->id);
+	outbox_http_transport.cancel(a->transfer);
+	outbox_watchdog_leave();
+	forget(a);
+}
+
+/* ------------------------------------------------------------------ the answer */
+
+/* True if the answer is the token, or a JSON object that has it as "challenge". */
+static bool
+repeats(const OutboxAsked *a, const OutboxOutcome *o)
+{
+	const char *answer = o->answer;
+	size_t		len = o->answer_len;
+	char		member[sizeof(a->token)];
+
+	if (o->result != OUTBOX_RESULT_DELIVERED || answer == NULL)
+		return false;
+	while (len > 0 && isspace((unsigned char) answer[len - 1]))
+		len--;
+	if (len == strlen(a->token) && memcmp(answer, a->token, len) == 0)
+		return true;
+	return outbox_answer_member(o->answer, o->answer_len, "challenge", member,
+								sizeof(member)) &&
+		strcmp(member, a->token) == 0;
+}
+
+/* The words may be cut off, so the answer that is wanted comes first in them. */
+static void
+refused(OutboxProof *p, const OutboxOutcome *o)
+{
+	bool		last = p->stored + p->unstored >= OUTBOX_CHALLENGES_MAX;
+	bool		good = o->result <= OUTBOX_RESULT_UNKNOWN;
+	const char *until = last ? "resume it to ask again: " : "";
+
+	if (p->challenge == OUTBOX_CHALLENGE_OPTIONS)
+		snprintf(p->reason, sizeof(p->reason),
+				 "%sanswer OPTIONS with WebHook-Allowed-Origin: %s (%s)", until,
+				 outbox_webhook_origin, good ? "it has another one, or none" : o->error);
+	else
+		snprintf(p->reason, sizeof(p->reason),
+				 "%sanswer the challenge with its data.challenge (%s)", until,
+				 good ? "the answer is another one" : o->error);
+	for (char *c = p->reason; *c; c++)
+		if (*c < 0x20 || *c > 0x7e)
+			*c = '?';
+}
+
+static void
+take_answer(OutboxAsked *a, const OutboxOutcome *o)
+{
+	OutboxEndpoint *ep = a->endpoint;
+	OutboxProof	   *p = ep->proof;
+	TimestampTz		now = GetCurrentTimestamp();
+
+	p->rate = 0;
+	if (o->result == OUTBOX_RESULT_UNAVAILABLE)
+		p->again_at = now + USECS_PER_SEC;
+	else
+	{
+		p->unstored++;
+		p->found = p->challenge == OUTBOX_CHALLENGE_OPTIONS ?
+			o->result == OUTBOX_RESULT_DELIVERED &&
+				outbox_http_allows(a->transfer, &p->rate) :
+			repeats(a, o);
+		p->again_at = next_time(ep, now);
+		if (!p->found)
+			refused(p, o);
+	}
+	forget(a);
+	outbox_busy_add(ep);
+}
+
+/* As in dispatch.c, the transport calls it from its poll. */
+static void
+answered(void *arg, const OutboxOutcome *outcome)
+{
+	int32 endpoint = outbox_watchdog.endpoint;
+
+	outbox_watchdog_leave();
+	take_answer(arg, outcome);
+	outbox_watchdog_enter(endpoint);
+}
+
+/* ----------------------------------------------------------------- the request */
+
+/* Returns the problem with the header lines. */
+static const char *
+make_request(OutboxAsked *a, TimestampTz now)
+{
+	OutboxEndpoint	   *ep = a->endpoint;
+	OutboxRequestConfig settings = ep->config.request;
+	OutboxHeaders	   *headers = outbox_http_transport.headers(a->transfer);
+	const char		   *c = a->token;
+	char				id[OUTBOX_ID_SIZE];
+	char				time[OUTBOX_TIMESTAMP_SIZE + 1];
+
+	if (ep->proof->challenge == OUTBOX_CHALLENGE_OPTIONS)
+		return outbox_request_handshake_headers(headers, &settings, a->origin,
+												(int64) ceil(ep->pace.limits.rate_limit *
+															 60));
+	settings.format = OUTBOX_FORMAT_STANDARD;
+	snprintf(id, sizeof(id), ID_FORMAT, c, c + 8, c + 12, c + 16, c + 20);
+	*outbox_put_timestamp(time, now) = '\0';
+	snprintf(a->body, sizeof(a->body),
+			 "{\"type\":\"outbox.challenge\",\"timestamp\":\"%s\","
+			 "\"data\":{\"challenge\":\"%s\"}}",
+			 time, a->token);
+	return outbox_request_batch_headers(headers, id, &settings,
+										ep->proof->stored + ep->proof->unstored + 1,
+										timestamptz_to_time_t(now), a->body,
+										strlen(a->body));
+}
+
+static bool
+make_token(char *token)
+{
+	uint8 bytes[TOKEN_BYTES];
+
+	if (!pg_strong_random(bytes, sizeof(bytes)))
+		return false;
+	for (int i = 0; i < TOKEN_BYTES; i++)
+		snprintf(token + 2 * i, 3, "%02x", bytes[i]);
+	return true;
+}
+
+static void
+ask(OutboxEndpoint *ep, TimestampTz now)
+{
+	bool		  options = ep->proof->challenge == OUTBOX_CHALLENGE_OPTIONS;
+	OutboxAsked	 *a = MemoryContextAllocZero(TopMemoryContext, sizeof(*a));
+	OutboxMessage message = {.body = a->body};
+	const char	 *problem;
+
+	ep->proof->again_at = now + USECS_PER_SEC;
+	a->transfer = outbox_http_transport.acquire();
+	if (a->transfer == NULL || !make_token(a->token))
+	{
+		if (a->transfer)
+			outbox_http_transport.release(a->transfer);
+		pfree(a);
+		return;
+	}
+	a->endpoint = ep;
+	a->version = ep->proof->version;
+	a->target = ep->config.target;
+	a->target.whole_answer = !options;
+	strlcpy(a->origin, outbox_webhook_origin, sizeof(a->origin));
+	problem = options && a->origin[0] == '\0' ? "outbox.webhook_origin is empty" :
+												make_request(a, now);
+	if (problem)
+	{
+		outbox_http_transport.release(a->transfer);
+		strlcpy(ep->proof->reason, problem, sizeof(ep->proof->reason));
+		pfree(a);
+		return;
+	}
+	message.body_len = strlen(a->body);
+	dlist_push_tail(&asked, &a->node);
+	nasked++;
+	ep->proof->asked = a;
+	outbox_http_ask(a->transfer, options ? a->origin : NULL, answered);
+	outbox_watchdog_enter(ep->id);
+	outbox_http_transport.start(a->transfer, &a->target, ep->link->handle, &message, a);
+	outbox_watchdog_leave();
+}
+
+/* True if all places are taken, or that of its tenant. */
+static bool
+must_wait(const OutboxEndpoint *ep)
+{
+	dlist_iter iter;
+
+	if (nasked >= ASKED_MAX)
+		return true;
+	dlist_foreach(iter, &asked)
+	{
+		const OutboxAsked *a = dlist_container(OutboxAsked, node, iter.cur);
+
+		if (ep->tenant && a->endpoint->tenant == ep->tenant)
+			return true;
+	}
+	return false;
+}
+
+static void
+examine(OutboxEndpoint *ep, TimestampTz now)
+{
+	OutboxProof *p = ep->proof;
+
+	if (p->asked &&
+		(p->challenge == OUTBOX_CHALLENGE_NONE || p->asked->version != p->version))
+		outbox_challenge_end(ep);
+	if (!wants_proof(ep))
+		return;
+	if (p->again_at == 0)
+		p->again_at = next_time(ep, now);
+	if (now < p->again_at)
+		return;
+	if (must_wait(ep))
+		p->again_at = now + ASK_LATER;
+	else
+		ask(ep, now);
+}
+
+void
+outbox_challenges_step(TimestampTz now)
+{
+	dlist_iter iter;
+
+	dlist_foreach(iter, &outbox_loop.roster.busy)
+	{
+		OutboxEndpoint *ep = outbox_listed(busy_node, iter.cur);
+
+		if (ep->proof)
+			examine(ep, now);
+	}
+}
