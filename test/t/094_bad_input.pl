@@ -79,6 +79,7 @@ my @settings = (
 	[ q{topics => '{order.}'}, 'order.', qr/A pattern is/ ],
 	[ q{topics => '{NULL}'}, 'NULL', qr/A pattern is/ ],
 	[ q{disable_after => '-1 s'}, '-00:00:01', qr/^Use 1 ms to 10 years; 0: never/ ],
+	[ q{challenge => 'maybe'}, 'maybe', qr/^Use 'options' or 'echo'/ ],
 	[ q{disable_after => '11 years'}, '11 years', qr/^Use 1 ms to 10 years; 0: never/ ],
 	[ q{filter => '$.total'}, '$."total"', qr/'\$\.total > 100'/ ],
 	[ q{filter => '$.a ? (@ > 1)'}, '$."a"', qr/exists\(/ ],
@@ -142,7 +143,8 @@ my %value = (
 	config => "'{}'",
 	credentials => "'{}'",
 	label => "'a'",
-	metadata => "'{}'");
+	metadata => "'{}'",
+	challenge => "'echo'");
 foreach my $option (sort keys %value)
 {
 	refused("alter_endpoint('e', $option => $value{$option}, reset => '{$option}')",
