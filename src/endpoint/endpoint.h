@@ -197,7 +197,7 @@ typedef struct OutboxEndpointConfig
 
 /*
  * Whether requests may be sent to the endpoint, and why not.  Written by
- * endpoint_settings.c, outcome.c, reload.c, roster.c, settle.c, status.c and window.c.
+ * endpoint_settings.c, outcome.c, proofs.c, reload.c, roster.c, settle.c, status.c and window.c.
  */
 typedef struct OutboxEndpointStatus
 {

@@ -582,7 +582,7 @@ take_proof(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 	}
 	if (p->version != s->version || s->challenges < p->stored)
 		p->again_at = 0;
-	p->version = s->version;
+	ep->proof->version = s->version;
 	p->stored = s->challenges;
 	p->challenge = s->challenge;
 }

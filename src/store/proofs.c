@@ -49,7 +49,7 @@ outbox_proof_written(OutboxEndpoint *ep, TimestampTz now)
 	p->written = false;
 	if (!p->found)
 		return;
-	p->found = false;
+	ep->proof->found = false;
 	p->challenge = OUTBOX_CHALLENGE_NONE;
 	if (p->rate > 0 && (limits.rate_limit == 0 || p->rate < limits.rate_limit))
 		limits.rate_limit = p->rate;
