@@ -223,8 +223,8 @@ lint:
 	@test/bin/lint
 
 # Which test watches over which promise, from the tests' first lines.
-test-readme:
-	@test/bin/readme
+promises:
+	@test/bin/promises $(TESTS)
 
 format format-check:
 	@test/bin/format $@
@@ -251,7 +251,7 @@ help:
 	@echo "make folders        draws src/folders.svg, the folders of src/ and their includes"
 	@echo "make reference      writes the views of doc/sql-reference.md, from the COMMENTs of the SQL objects"
 	@echo "make lint           counts what can be counted of the rules of style, and compares documents with sources"
-	@echo "make test-readme    writes the tables of test/README.md"
+	@echo "make promises       prints which test watches over which promise; TESTS=tenant picks"
 	@echo "make format         lay the sources out with clang-format; format-check only looks"
 
-.PHONY: setup test torture demo demo-follow demo-kafka bench clients mutants permissions counts unit fuzz asan valgrind fresh packages dist matrix folders reference lint test-readme format format-check help
+.PHONY: setup test torture demo demo-follow demo-kafka bench clients mutants permissions counts unit fuzz asan valgrind fresh packages dist matrix folders reference lint promises format format-check help
