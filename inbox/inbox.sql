@@ -202,8 +202,8 @@ BEGIN
 
     -- Text that is a UUID is the same id as that UUID.
     key := CASE WHEN event ~ '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$'
-           THEN '\x01'::bytea || uuid_send(event::uuid)
-           ELSE '\x00'::bytea || convert_to(event, 'UTF8') END;
+           THEN E'\\x01'::bytea || uuid_send(event::uuid)
+           ELSE E'\\x00'::bytea || convert_to(event, 'UTF8') END;
     IF octet_length(sender) > 255 OR octet_length(key) > 1025 THEN
         RAISE EXCEPTION '% of an event is too long', CASE WHEN octet_length(sender) > 255 THEN 'the source' ELSE 'the id' END
             USING ERRCODE = 'invalid_parameter_value',

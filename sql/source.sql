@@ -160,7 +160,7 @@ END $$;
 
 CREATE OR REPLACE FUNCTION outbox.has_control(value text) RETURNS bool
 LANGUAGE sql IMMUTABLE
-AS $$ SELECT value ~ '[\u0001-\u001F\u007F-\u009F]' $$;
+AS $$ SELECT value ~ E'[\\u0001-\\u001F\\u007F-\\u009F]' $$;
 
 CREATE OR REPLACE FUNCTION outbox.check_line(what text, value text) RETURNS void
 LANGUAGE plpgsql IMMUTABLE
@@ -198,9 +198,9 @@ DECLARE
     problem text := CASE
         WHEN topic = '' THEN 'it is empty'
         WHEN octet_length(topic) > 255 THEN 'it is longer than 255 bytes'
-        WHEN topic ~ '^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$' THEN NULL
+        WHEN topic ~ '^[A-Za-z0-9_-]+([.][A-Za-z0-9_-]+)*$' THEN NULL
         -- What is wrong first, from the left.
-        WHEN topic ~ '^([A-Za-z0-9_-]+\.)*(\.|$)' THEN 'it has an empty segment'
+        WHEN topic ~ '^([A-Za-z0-9_-]+[.])*([.]|$)' THEN 'it has an empty segment'
         ELSE 'it has a character other than ASCII letters, digits, "_", "-" and "."'
     END;
 BEGIN
@@ -560,7 +560,7 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 SELECT CASE WHEN list IS NULL OR list = '*' OR record IS NULL THEN record ELSE jsonb_object_agg(name, record -> name) END
 FROM (SELECT COALESCE(replace(m[1], '""', '"'), m[2]) AS name
-      FROM regexp_matches(list, '\s*(?:"((?:[^"]|"")*)"|([^,"\s]+))\s*(?:,|$)', 'g') AS m) n
+      FROM regexp_matches(list, '[[:space:]]*(?:"((?:[^"]|"")*)"|([^,"[:space:]]+))[[:space:]]*(?:,|$)', 'g') AS m) n
 $$;
 
 -- Times are in UTC, and all else is written as in a session with the defaults.

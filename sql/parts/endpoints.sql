@@ -392,7 +392,7 @@ BEGIN
         (s.batch_size = 1 OR s.format IN ('standard', 'cloudevents'),
          'batch_size', 'format "%s" has no batches, and batch_size is ' || s.batch_size, s.format,
          'Use format ''standard'' or ''cloudevents'', or batch_size 1.'),
-        (s.batch_size = 1 OR COALESCE(s.config ->> 'query' !~ '\{(topic|type|key|tenant)\}', true),
+        (s.batch_size = 1 OR COALESCE(s.config ->> 'query' !~ '[{](topic|type|key|tenant)[}]', true),
          'batch_size', 'a batch has no topic, type, key or tenant for the query in config, and batch_size is %s', s.batch_size::text,
          'Use {id} in the query, which is the id of the batch, or batch_size 1.'),
         (s.url !~* '^https?:' OR NOT COALESCE(s.credentials && '{username,token,client_secret}', false)

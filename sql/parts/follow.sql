@@ -317,7 +317,7 @@ BEGIN
         RAISE EXCEPTION 'only a superuser may follow with another connection string than service=...'
             USING ERRCODE = 'insufficient_privilege', COLUMN = 'conninfo',
                   HINT = 'Ask for an entry in pg_service.conf of this server, and pass its name, like ''service=shop''.';
-    ELSIF conninfo ~* 'password\s*=|://[^/@]*:[^/@]*@' THEN
+    ELSIF conninfo ~* 'password[[:space:]]*=|://[^/@]*:[^/@]*@' THEN
         RAISE EXCEPTION 'conninfo must not contain a password'
             USING ERRCODE = 'invalid_parameter_value', COLUMN = 'conninfo',
                   DETAIL = 'Each role of this database could read it in pg_subscription.',

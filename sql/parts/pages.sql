@@ -49,7 +49,7 @@ AS $$
 BEGIN
     IF before IS NULL THEN
         RETURN ARRAY[9223372036854775807, 0, 0];
-    ELSIF (CASE WHEN before ~ '^\d{1,19}:\d{1,10}:\d{1,19}$'
+    ELSIF (CASE WHEN before ~ '^[0-9]{1,19}:[0-9]{1,10}:[0-9]{1,19}$'
                 THEN 9223372036854775807 < ANY (string_to_array(before, ':')::numeric[]) ELSE true END) THEN
         RAISE EXCEPTION 'invalid cursor'        -- what it holds is not for each caller
             USING ERRCODE = 'invalid_parameter_value', COLUMN = 'before',

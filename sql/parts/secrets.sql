@@ -224,7 +224,7 @@ AS $$
 DECLARE
     secret CONSTANT text := outbox.endpoint_secret(name);
 BEGIN
-    RETURN CASE WHEN secret LIKE 'whsk\_%'
+    RETURN CASE WHEN left(secret, 5) = 'whsk_'
                 THEN 'whpk_' || encode(substring(decode(rpad(substr(secret, 6), 88, '='), 'base64') FROM 33), 'base64') END;
 END $$;
 COMMENT ON FUNCTION outbox.endpoint_public_key IS

@@ -162,12 +162,21 @@ CREATE PROCEDURE turn() LANGUAGE plpgsql AS $$
 DECLARE
 	step text;
 	steps int := 0;
+	newest int;
+	phase int8;
+	drawn int := 0;
+	seen int8 := 0;
 BEGIN
 	WHILE NOT EXISTS (SELECT FROM ended) LOOP
-		-- An id comes again within the next 60.  Between two turns there are more, and no transaction that has drawn
-		-- its id before a turn is left at the next one: each holds this lock.
+		-- An id comes again within the next 60.  Between two turns there are more, also where this process rests, and
+		-- no transaction that has drawn its id before a turn is left at the next one: each holds this lock.
 		PERFORM pg_advisory_xact_lock(1);
-		UPDATE inbox.rotation SET next_step = '-infinity' WHERE phase < 3 * (SELECT max(id) / 100 FROM work);
+		SELECT r.phase, (SELECT max(w.id) FROM work w) INTO phase, newest FROM inbox.rotation r;
+		IF phase <> seen THEN
+			seen := phase;
+			drawn := COALESCE(newest, 0);
+		END IF;
+		UPDATE inbox.rotation SET next_step = '-infinity' WHERE newest >= drawn + 34;
 		COMMIT;
 		step := inbox.rotate();
 		COMMIT;
