@@ -1,11 +1,14 @@
 """A source without the library and a follower: taking its events beside a plain subscription,
-and emitting there beside a plain INSERT of the same row."""
+emitting there beside a plain INSERT of the same row, the way to the receiver, and CPU."""
 import pathlib
 import re
 import time
+import types
 
-from machine import wait_until
-from report import text
+from latency import EMIT, Stamps, run_emitter
+from machine import cpu_seconds, wait_until
+from receivers import Receiver
+from report import median, text
 
 SECTION = "Following a source"
 EVENTS = (100000, 2000)
@@ -74,7 +77,78 @@ def measure(bench):
     report.ratio(SECTION, "4 clients, one row each: emit() at the source ÷ INSERT of the same row",
                  tps["emit"], tps["insert"], " tps", at_least=0.7)
     report.add(SECTION, "emits at the source", f"{text(max(tps['emit']))} tps")
-    follower.sql.rows("SELECT outbox.unfollow('shop')")
     follower.sql.rows("DROP SUBSCRIPTION plain")
+    to_receiver(bench, shop, follower)
+    cpu(bench, source, shop, follower, at_shop)
     follower.stop()
     source.stop()
+
+
+def to_receiver(bench, shop, follower):
+    """From the commit at the source to the receiver, at 1,000 events/s."""
+    received, committed = [], []
+    for _ in range(bench.repetitions):
+        receiver = Receiver(bench.machine, record=True)
+        follower.create_endpoint("latency", receiver.url(), ", topics => '{bench.latency}'")
+        follower.settle(0.5)
+        seconds = bench.scale(30, 5)
+        out = run_emitter(bench, types.SimpleNamespace(conninfo=lambda: shop), 1000, seconds, EMIT)
+        follower.wait_delivered("latency", 1000 * seconds)
+        follower.drop_endpoint("latency")
+        stamps = Stamps(out, receiver.arrivals()[0], None)
+        received.append(stamps.percentiles(1))
+        committed.append(stamps.percentiles(3))
+    for i, (name, limit) in enumerate([("p50", 2), ("p99", 10)]):
+        value = median(c[i] for c in committed)
+        bench.report.add(SECTION, f"1,000 events/s, commit reported at the source → receiver, {name}",
+                         f"**{text(value)} ms**; emit → receiver, {name}: {text(median(r[i] for r in received))} ms",
+                         f"≤ {limit} ms", value <= limit, value=value, samples=[c[i] for c in committed])
+
+
+def cpu(bench, source, shop, follower, at_shop):
+    """What the source pays for each event beyond its emit, and what each of two followers pays for its half."""
+    events = bench.scale(*EVENTS)
+    script = source.dir / "cpu.sql"
+
+    def delivered():
+        return sum(f.sql.number("SELECT delivered FROM outbox.stats") for f in followers)
+
+    def emit(each):
+        """Emits all, in transactions of so many; the CPU of each process that sends, and of each server that follows."""
+        script.write_text("SELECT count(outbox.emit('bench.cpu', '{\"n\": 1}'::jsonb, key => 'k' || i))"
+                          f" FROM generate_series(1, {each}) i;\n")
+        senders = [int(pid) for pid in at_shop("SELECT active_pid FROM pg_replication_slots WHERE active AND slot_name ~ '^outbox_'").split()]
+        count = delivered() + events
+        before = [cpu_seconds(pid) for pid in senders], [following_cpu(f) for f in followers]
+        source.command("pgbench", "-n", "-f", script, "-c", 2, "-t", events // each // 2, shop)
+        wait_until(lambda: delivered() >= count, 300, "all to be delivered", every=0.2)
+        return ([(cpu_seconds(pid) - was) * 1e6 / events for pid, was in zip(senders, before[0])],
+                [following_cpu(f) - was for f, was in zip(followers, before[1])])
+
+    def following_cpu(cluster):
+        return cluster.worker_cpu() + cpu_seconds(int(wait_until(
+            lambda: cluster.sql.value("SELECT pid FROM pg_stat_subscription WHERE pid IS NOT NULL"), 30, "the subscription")))
+
+    followers = [follower]
+    follower.create_endpoint("cpu", bench.nginx.url(), ", topics => '{bench.cpu}', ordering => 'none'")
+    emit(100)		# the first of everything
+    one = [emit(100) for _ in range(bench.repetitions)]
+    single = [emit(1) for _ in range(bench.repetitions)]
+    report = bench.report
+    report.at_most(SECTION, "100 events a transaction: CPU of the process that sends, of each", [s[0] for s, _ in one], "µs", 5)
+    report.at_most(SECTION, "single events: the same", [s[0] for s, _ in single], "µs")
+
+    follower.sql.rows("SELECT outbox.unfollow('shop')")
+    at_shop("TRUNCATE outbox.emitted; SELECT outbox.divide(2)")
+    followers.append(bench.cluster("follower2", more="max_wal_size = 4GB\nwal_retrieve_retry_interval = '100 ms'\n"))
+    followers[1].create_endpoint("cpu", bench.nginx.url(), ", topics => '{bench.cpu}', ordering => 'none'")
+    for i, f in enumerate(followers):
+        f.sql.rows(f"SELECT outbox.follow('shop', '{shop}', publication => 'outbox_{i + 1}_of_2')")
+    emit(100)
+    halves = [emit(100)[1] for _ in range(bench.repetitions)]
+    whole = median(f[0] for _, f in one)
+    shares = [median(h[i] for h in halves) / whole for i in (0, 1)]
+    report.add(SECTION, "two followers with a share each: CPU of each, of that of one with all",
+               " and ".join(f"**{share:.2f}**" for share in shares), "0.45 to 0.55", all(0.45 <= s <= 0.55 for s in shares),
+               shares=shares, halves=halves, whole=[f for _, f in one])
+    followers[1].stop()
