@@ -1,4 +1,4 @@
-# A large transaction of a source, and a follower that was away under load, lose nothing and change no order.
+# A large transaction, or a follower that was away under load, loses no event and changes no order.
 # EVENTS are in the one transaction (default 200,000).  The follower is away for AWAY seconds (20), while
 # RATE transactions a second are asked for (500).
 use strict;
