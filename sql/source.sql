@@ -122,19 +122,17 @@ END $$;
 CREATE OR REPLACE TRIGGER insert_outgoing INSTEAD OF INSERT OR UPDATE OR DELETE ON outbox.outgoing
 FOR EACH ROW EXECUTE FUNCTION outbox.insert_outgoing();
 
--- A UUID version 7: the milliseconds, then their 4096 parts, then random bits.
+-- A UUID version 7: the milliseconds in six bytes, the 7, their 4096 parts, then random bits.
 CREATE OR REPLACE FUNCTION outbox.new_event_id() RETURNS uuid
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     us constant int8 := extract(epoch FROM clock_timestamp()) * 1000000;
-    part constant int4 := us % 1000 * 4096 / 1000;
 BEGIN
-    RETURN encode(set_byte(set_byte(overlay(uuid_send(gen_random_uuid())
-                                            PLACING substring(int8send(us / 1000) FROM 3) FROM 1),
-                                    6, 112 | (part >> 8)),
-                           7, part & 255), 'hex')::uuid;
+    RETURN encode(overlay(uuid_send(gen_random_uuid())
+                          PLACING int8send((us / 1000 << 16) | (7 << 12) | (us % 1000 * 4096 / 1000)) FROM 1),
+                  'hex')::uuid;
 END $$;
 
 ------------------------------------------------------------------------
@@ -394,7 +392,8 @@ END $$;
 CREATE OR REPLACE FUNCTION outbox.append(function text, topic text, payload jsonb, body bytea, content_type text, key text,
     type text, headers jsonb, deliver_at timestamptz, expires_at timestamptz, dedup_key text, tenant text)
 RETURNS uuid
-LANGUAGE plpgsql VOLATILE
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -432,8 +431,9 @@ BEGIN
         VALUES (id, deliver_at, topic, type, key, tenant, expires_at, headers, payload, body, content_type,
                 dedup_key);
     ELSE
-        INSERT INTO outbox.events (id, topic, type, key, tenant, expires_at, headers, payload, body, content_type)
-        VALUES (id, topic, type, key, tenant, expires_at, headers, payload, body, content_type);
+        INSERT INTO outbox.events (id, piece, topic, type, key, tenant, expires_at, headers, payload, body, content_type)
+        VALUES (id, (SELECT p.piece FROM outbox.pieces p WHERE p.opened_at IS NOT NULL AND p.closed_at IS NULL), topic,
+                type, key, tenant, expires_at, headers, payload, body, content_type);
     END IF;
     RETURN id;
 END $$;
@@ -447,13 +447,8 @@ CREATE OR REPLACE FUNCTION outbox.emit(topic text, payload jsonb,
     dedup_key text DEFAULT NULL,
     tenant text DEFAULT NULL)
 RETURNS uuid
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    RETURN outbox.append('outbox.emit()', topic, payload, NULL, NULL, key, type, headers, deliver_at, expires_at,
-                         dedup_key, tenant);
-END $$;
+LANGUAGE sql VOLATILE
+AS $$ SELECT outbox.append('outbox.emit()', $1, $2, NULL, NULL, $3, $4, $5, $6, $7, $8, $9) $$;
 
 CREATE OR REPLACE FUNCTION outbox.emit(topic text, payload text,
     key text DEFAULT NULL,
@@ -464,7 +459,7 @@ CREATE OR REPLACE FUNCTION outbox.emit(topic text, payload text,
     dedup_key text DEFAULT NULL,
     tenant text DEFAULT NULL)
 RETURNS uuid
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -498,8 +493,7 @@ CREATE OR REPLACE FUNCTION outbox.emit(topic text, payload json,
     dedup_key text DEFAULT NULL,
     tenant text DEFAULT NULL)
 RETURNS uuid
-LANGUAGE sql VOLATILE SECURITY DEFINER
-SET search_path = pg_catalog, pg_temp
+LANGUAGE sql VOLATILE
 AS $$ SELECT outbox.emit($1, $2::text, $3, $4, $5, $6, $7, $8, $9) $$;
 
 CREATE OR REPLACE FUNCTION outbox.emit_bytes(topic text, body bytea, content_type text,
@@ -511,7 +505,7 @@ CREATE OR REPLACE FUNCTION outbox.emit_bytes(topic text, body bytea, content_typ
     dedup_key text DEFAULT NULL,
     tenant text DEFAULT NULL)
 RETURNS uuid
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
@@ -692,7 +686,7 @@ BEGIN
     EXECUTE format('GRANT INSERT (id, topic, type, key, tenant, expires_at, headers, payload, body, content_type) '
                    'ON outbox.events TO %I', role);
     FOR f IN SELECT p.oid FROM pg_proc p
-             WHERE p.pronamespace = 'outbox'::regnamespace AND p.proname IN ('emit', 'emit_bytes', 'key_text') LOOP
+             WHERE p.pronamespace = 'outbox'::regnamespace AND p.proname IN ('append', 'emit', 'emit_bytes', 'key_text') LOOP
         EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO %I', f, role);
     END LOOP;
 END $$;
@@ -872,7 +866,8 @@ BEGIN
                    ' outbox.remove_events(uuid[]), outbox.remove_dedup_keys(text) TO %I', role);
 END $$;
 
--- Functions that are new: those that were there keep their grants.  Roles that follow may call the new ones.
+-- Functions that are new: those that were there keep their grants.  Roles that emit or follow may call the new ones.
+-- A role that has functions by default only has no right to the schema.
 DO $$
 DECLARE
     f regprocedure;
@@ -887,9 +882,14 @@ BEGIN
             EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO PUBLIC', f);
         END IF;
     END LOOP;
-    FOR role IN SELECT DISTINCT r.rolname FROM pg_proc p, LATERAL aclexplode(p.proacl) a JOIN pg_roles r ON r.oid = a.grantee
-                WHERE p.oid = 'outbox.tidy(interval)'::regprocedure AND a.grantee <> p.proowner LOOP
-        PERFORM outbox.grant_follow(role);
+    FOR f, role IN SELECT DISTINCT p.oid, r.rolname FROM pg_proc p, LATERAL aclexplode(p.proacl) a JOIN pg_roles r ON r.oid = a.grantee
+                   WHERE p.oid IN ('outbox.tidy(interval)'::regprocedure, 'outbox.key_text(anyelement)'::regprocedure)
+                   AND a.grantee <> p.proowner AND has_schema_privilege(r.oid, 'outbox', 'USAGE') LOOP
+        IF f = 'outbox.tidy(interval)'::regprocedure THEN
+            PERFORM outbox.grant_follow(role);
+        ELSE
+            PERFORM outbox.grant_emit(role);
+        END IF;
     END LOOP;
 END $$;
 COMMIT;

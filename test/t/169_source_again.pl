@@ -51,7 +51,7 @@ at_source("DELETE FROM outbox.events WHERE id = '$held'");
 is(state_of(), $before, 'tables, functions, grants, publications and rows are the same');
 
 # As an older version: without some functions, another one less able
-my $older = 'DROP FUNCTION outbox.remove_events(uuid[]); DROP FUNCTION outbox.remove_dedup_keys(text); CREATE OR REPLACE FUNCTION outbox.tidy(keep interval DEFAULT \'1 day\') RETURNS int4 LANGUAGE sql AS \'SELECT 0\'';
+my $older = 'REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA outbox FROM shop_app; GRANT EXECUTE ON FUNCTION outbox.key_text(anyelement), outbox.emit(text, jsonb, text, text, jsonb, timestamptz, timestamptz, text, text) TO shop_app; DROP FUNCTION outbox.remove_events(uuid[]); DROP FUNCTION outbox.remove_dedup_keys(text); CREATE OR REPLACE FUNCTION outbox.tidy(keep interval DEFAULT \'1 day\') RETURNS int4 LANGUAGE sql AS \'SELECT 0\'';
 at_source($older);
 isnt(state_of(), $before, 'an older one');
 is(run_again(), '0', 'a newer one is run over it');
@@ -72,4 +72,5 @@ is($source->safe_psql('other', "SELECT count(*) FROM pg_class WHERE relnamespace
 $source->safe_psql('other', 'DROP SCHEMA outbox CASCADE; ALTER DEFAULT PRIVILEGES FOR ROLE provided GRANT EXECUTE ON FUNCTIONS TO shop_app');
 is($source->psql('other', "\\i $top/sql/source.sql", extra_params => [ '-q', '-U', 'provided' ]), 0, 'it is installed there');
 is($source->safe_psql('other', "SELECT string_agg(p.proname, ' ' ORDER BY p.proname) FROM pg_proc p, aclexplode(p.proacl) a WHERE p.pronamespace = 'outbox'::regnamespace AND a.grantee = 0"), 'current_piece key_text new_event_id', 'and PUBLIC may call no others');
+is($source->safe_psql('other', q{SELECT has_table_privilege('shop_app', 'outbox.outgoing', 'INSERT'), has_table_privilege('shop_app', 'outbox.emitted', 'SELECT')}), 'f|f', 'and that role may neither emit nor follow');
 done_testing();
