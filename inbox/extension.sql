@@ -1,6 +1,6 @@
 
 ------------------------------------------------------------------------
--- What only the extension needs: a dump holds the ids, the offsets and the phase.
+-- Only for the extension: a dump holds the ids, the offsets and the phase.
 ------------------------------------------------------------------------
 
 SELECT pg_extension_config_dump('inbox.ids_0', '');

@@ -43,11 +43,11 @@ COMMENT ON SCHEMA inbox IS 'Which events of which sender have been accepted';
 -- a <= b.  If b - a <= 1, both insert into one piece, as the table shows, and its unique
 -- index lets the second one wait for the first.  The piece is not emptied in between:
 -- phases 3 * g - 1 and 3 * g do not insert into g + 1.  If b - a >= 2, the first one had
--- ended before b was committed, so the second one, which has seen b, sees what it
--- inserted: into g or g - 1 of the second one, unless whole phases with s = 0 and s = 1
+-- ended before b was committed, so the second one, which has seen b, sees its
+-- rows: into g or g - 1 of the second one, unless whole phases with s = 0 and s = 1
 -- lie between them.  Together these last for the retention.
 --
--- No step waits.  What it wants to lock it locks with NOWAIT, or it gives up until
+-- No step waits.  It locks with NOWAIT, or it gives up until
 -- later.  No accept waits for a step: the piece that is emptied is not used in the
 -- phases n and n - 1, by claim 1 the only ones.
 ------------------------------------------------------------------------
@@ -505,7 +505,7 @@ BEGIN
         keys := keys || key;
     END LOOP;
 
-    -- What is missing or malformed in a request makes it invalid.
+    -- A missing or malformed part makes a request invalid.
     IF id IS NULL OR signatures IS NULL OR verify.timestamp IS NULL OR verify.timestamp COLLATE "C" !~ '^[0-9]{1,10}$' THEN
         RETURN false;
     END IF;
@@ -547,7 +547,7 @@ RETURN inbox.verify(ARRAY[$1], $2, $3, convert_to($4, 'UTF8'), $5, $6);
 COMMENT ON FUNCTION inbox.verify(text, text, text, text, text, interval) IS 'The same with one secret and a body of text';
 
 ------------------------------------------------------------------------
--- Privileges: at first only the owner has any.  doc/inbox.md lists what to grant.
+-- Privileges: at first only the owner has any.  doc/inbox.md lists the grants.
 ------------------------------------------------------------------------
 
 -- Default privileges of the role that runs this may have granted others something.

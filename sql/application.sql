@@ -1,4 +1,4 @@
--- What an application does and sees: emit, insert, read back, roll back, and be refused.
+-- The calls and views of an application: emit, insert, read back, roll back, and be refused.
 -- 161_source runs this once more with sql/source.sql in the place of the extension.
 \set SHOW_CONTEXT never
 SET client_min_messages = error;
@@ -14,7 +14,7 @@ GRANT EXECUTE ON FUNCTION outbox.emit_change() TO regress_outbox_app;
 GRANT CREATE ON SCHEMA public TO regress_outbox_app;
 SET ROLE regress_outbox_app;
 
--- What this transaction has emitted, and nothing of the one before.
+-- Events of this transaction, and none of the one before.
 BEGIN;
 SELECT outbox.emit('order.created', '{"order": 1}', key => 'customer-7') IS NOT NULL AS emitted;
 SELECT outbox.emit('order.created', '{"order": 2}'::jsonb, 'customer-7', 'order.created.v1',
@@ -131,7 +131,7 @@ SELECT outbox.emit('order.paid', '1', deliver_at => 'infinity');
 SELECT outbox.emit('order.paid', '1', deliver_at => '2100-01-02', expires_at => '2100-01-01');
 SELECT outbox.emit('order.paid', '1', dedup_key => '');
 
--- What is too large.
+-- Too large.
 \set VERBOSITY sqlstate
 BEGIN;
 SELECT outbox.emit('t', to_jsonb(repeat('x', 1048574))) IS NOT NULL AS emitted;

@@ -163,7 +163,7 @@ INSERT INTO large VALUES (1, 'acme', 'x');
 DROP TABLE large;
 DROP TYPE odd CASCADE;
 
--- What is wrong is said when it first fires.
+-- Errors come when it first fires.
 CREATE TABLE t (id int, a text);
 DO $do$
 DECLARE

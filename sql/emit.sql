@@ -1,4 +1,4 @@
--- outbox.emit(), outbox.emit_bytes() and a direct INSERT write and refuse what is documented.
+-- outbox.emit(), outbox.emit_bytes() and a direct INSERT write and refuse as documented.
 SET client_min_messages = error;
 CREATE EXTENSION IF NOT EXISTS outbox;
 RESET client_min_messages;
@@ -41,7 +41,7 @@ SELECT bool_and(xid = pg_catalog.pg_current_xact_id()) AS xid,
 ROLLBACK;
 SELECT count(*) FROM outbox.events WHERE topic = 'many';
 
--- What is refused, and what to do then.
+-- Refusals, with their hints.
 DO $$
 DECLARE
     statement text;
@@ -224,7 +224,7 @@ BEGIN READ ONLY;
 SELECT outbox.emit_bytes('a', '', 'text/plain');
 ROLLBACK;
 
--- What a role for an application gets.
+-- The privileges of a role for an application.
 DROP OWNED BY regress_outbox_emitter;
 SELECT outbox.grant_emit('regress_outbox_emitter');
 \set SHOW_CONTEXT never

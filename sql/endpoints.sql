@@ -1,10 +1,10 @@
--- create_endpoint() and its relatives accept, refuse and show what is documented.
+-- create_endpoint() and its relatives accept, refuse and show, as documented.
 SET client_min_messages = error;
 CREATE EXTENSION IF NOT EXISTS outbox;
 RESET client_min_messages;
 SELECT count(*) FROM outbox.endpoints;
 
--- What is refused, and what to do then.  Secrets and tokens are in no message.
+-- Refusals, with their hints.  Secrets and tokens are in no message.
 CREATE FUNCTION refused(statements text[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     statement text;
@@ -178,7 +178,7 @@ SELECT outbox.create_endpoint('gone', 'https://example.com/', topics => '{regres
 ROLLBACK;
 SELECT count(*) FROM outbox.endpoints WHERE name = 'gone';
 
--- Changed: only what is named. reset brings a default back
+-- Changed: only the named options. reset brings a default back
 SELECT outbox.alter_endpoint('full', max_in_flight => 5, timeout => '2 s');
 SELECT outbox.alter_endpoint('full', reset => '{rate_limit,headers,ordering,max_attempts,topics,format,on_exhausted,connect_timeout,max_age,backoff_base,backoff_max}');
 SELECT topics, format, headers, ordering, on_exhausted, max_in_flight, rate_limit, timeout,
@@ -281,7 +281,7 @@ SELECT outbox.drop_endpoint(name) FROM outbox.endpoints ORDER BY name;
 SELECT count(*) FROM outbox.endpoints;
 SELECT count(*) FROM outbox.deliveries;
 
--- The views, and what they are made of
+-- The views, and their sources
 SELECT c.relname AS view, a.attname AS column, format_type(a.atttypid, a.atttypmod) AS type
   FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
  WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind = 'v'
@@ -307,7 +307,7 @@ SELECT c.relname AS view FROM pg_class c
  WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind = 'v' AND obj_description(c.oid, 'pg_class') IS NULL
  ORDER BY 1;
 
--- Every setting says what it is, and counts in a unit if it is a size or a time
+-- Every setting has a description, and counts in a unit if it is a size or a time
 SELECT name FROM pg_settings
  WHERE name LIKE 'outbox.%'
    AND (short_desc = '' OR (context NOT IN ('sighup', 'postmaster') AND name NOT IN ('outbox.actor', 'outbox.require_event_types'))
@@ -351,7 +351,7 @@ DROP FUNCTION problem(text);
 
 DROP FUNCTION refused(text[]);
 
--- What is given is what is stored, however the session writes values
+-- The given values are stored, however the session writes values
 SELECT outbox.create_endpoint('exact', 'https://example.com/');
 DO $$
 DECLARE

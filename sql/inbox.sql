@@ -33,7 +33,7 @@ SELECT inbox.accept_offset('orders', 0, 5), inbox.accept_offset('orders', 0, 5),
 SELECT source, partition, "offset" FROM inbox.offsets ORDER BY 1, 2;
 SELECT inbox.forget_offsets('orders'), inbox.accept_offset('orders', 0, 0);
 
--- What is refused, with code and hint
+-- Refusals, with code and hint
 DO $$
 DECLARE
     command text;
@@ -67,7 +67,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Signatures: the vectors of doc/receiving.md, then what a request may have
+-- Signatures: the vectors of doc/receiving.md, then the parts of a request
 SELECT v.n, inbox.verify(v.secret, v.id, v.at, v.body, v.signature, '100 years') AS good,
        inbox.verify(v.secret, v.id, v.at, v.body || '\x20'::bytea, v.signature, '100 years') AS body,
        inbox.verify(v.secret, v.id || 'x', v.at, v.body, v.signature, '100 years') AS id,

@@ -3,7 +3,7 @@ SET client_min_messages = error;
 CREATE EXTENSION IF NOT EXISTS outbox;
 RESET client_min_messages;
 
--- What is not due yet waits outside of the log, with all that it has.
+-- An event that is not due yet waits outside of the log, with all that it has.
 BEGIN;
 SELECT outbox.emit('order.due', '{"a": 1}', key => 'k', type => 't', headers => '{"x": "y"}',
                    deliver_at => '2100-01-01 00:00:00+00', expires_at => '2100-01-02 00:00:00+00') AS id \gset
@@ -14,7 +14,7 @@ SELECT id = :'id' AS first, topic, type, key, headers, payload, body, content_ty
   FROM outbox.scheduled WHERE xid = pg_catalog.pg_current_xact_id() ORDER BY id;
 SELECT count(*) FROM outbox.events WHERE xid = pg_catalog.pg_current_xact_id();
 
--- What is due goes into the log at once.
+-- A due event goes into the log at once.
 SELECT outbox.emit('order.past', '1', deliver_at => now()) IS NOT NULL AS emitted,
        outbox.emit('order.past', '2', deliver_at => '-infinity') IS NOT NULL AS emitted,
        outbox.emit('order.past', '3', deliver_at => NULL) IS NOT NULL AS emitted;
@@ -72,7 +72,7 @@ ROLLBACK;
 DROP OWNED BY regress_outbox_emitter;
 DROP ROLE regress_outbox_emitter;
 
--- Waiting: what is refused.
+-- Waiting: refusals.
 \set VERBOSITY terse
 BEGIN;
 SELECT outbox.emit('a', '1', deliver_at => '2100-01-01 00:00:00+00') AS id \gset

@@ -1,9 +1,9 @@
 -- outbox on a server that cannot load its library: psql -f sql/source.sql.  It is plain SQL,
 -- and needs no superuser: the owner of the database runs it.
 --
--- It has what an application calls: emit, emit_bytes, emit_change, the view
--- outbox.outgoing, COPY into outbox.events, and grant_emit.  They take and refuse what
--- those of the extension do.  The events are delivered by another server, which has the
+-- It has the functions that an application calls: emit, emit_bytes, emit_change, the view
+-- outbox.outgoing, COPY into outbox.events, and grant_emit.  They take and refuse the
+-- same as the extension's.  The events are delivered by another server, which has the
 -- extension and follows this one: doc/follow.md.  In tests of an application nothing
 -- follows, and events stay until they are deleted: doc/testing.md.
 --
@@ -136,7 +136,7 @@ BEGIN
 END $$;
 
 ------------------------------------------------------------------------
--- The rules for an event, with the errors of the real ones.  Those who call these functions
+-- The rules for an event, with the errors of the real ones.  The callers of these functions
 -- set search_path: to set it in each again takes longer than the check.
 ------------------------------------------------------------------------
 
@@ -197,7 +197,7 @@ DECLARE
         WHEN topic = '' THEN 'it is empty'
         WHEN octet_length(topic) > 255 THEN 'it is longer than 255 bytes'
         WHEN topic ~ '^[A-Za-z0-9_-]+([.][A-Za-z0-9_-]+)*$' THEN NULL
-        -- What is wrong first, from the left.
+        -- The first error, from the left.
         WHEN topic ~ '^([A-Za-z0-9_-]+[.])*([.]|$)' THEN 'it has an empty segment'
         ELSE 'it has a character other than ASCII letters, digits, "_", "-" and "."'
     END;
@@ -408,7 +408,7 @@ BEGIN
                               ELSE 'Begin it as READ WRITE, or see what has set default_transaction_read_only.' END;
     END IF;
     headers := nullif(headers, 'null');
-    -- The trigger judges what else becomes a row of outbox.events.
+    -- The trigger judges other rows of outbox.events.
     IF deliver_at IS NOT NULL OR dedup_key IS NOT NULL THEN
         PERFORM outbox.check_event(topic, type, key, tenant, headers, payload, body, content_type, deliver_at,
                                    expires_at, dedup_key);
@@ -696,7 +696,7 @@ END $$;
 ------------------------------------------------------------------------
 
 -- Makes publications, each with a share of the events, and returns their names.  One share is the
--- publication outbox.  Else events of a tenant are in one share, and those without a tenant by key.
+-- publication outbox.  Else events of a tenant are in one share, and events without a tenant by key.
 CREATE OR REPLACE FUNCTION outbox.divide(shares int4) RETURNS SETOF text
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -730,7 +730,7 @@ DO $$ BEGIN
     END IF;
 END $$;
 
--- What a follower has to know to read these tables.  It is compared for equality.
+-- The form of these tables, for a follower.  It is compared for equality.
 CREATE OR REPLACE FUNCTION outbox.source_version() RETURNS text
 LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
@@ -795,7 +795,7 @@ BEGIN
     RETURN emptied;
 END $$;
 
--- What each follower has said last.  It counts its calls in its own database.  So a follower, or a
+-- The last call of each follower.  It counts its calls in its own database.  So a follower, or a
 -- source, that was restored from a backup has another count than the other one.
 CREATE TABLE IF NOT EXISTS outbox.followers (
     slot         text PRIMARY KEY,
@@ -854,7 +854,7 @@ WHERE d.tenant = $1 AND NOT EXISTS (SELECT FROM outbox.emitted e WHERE e.id = d.
 AND NOT EXISTS (SELECT FROM outbox.deferred e WHERE e.id = d.event_id)
 $$;
 
--- The role needs the attribute REPLICATION, or what the service has in its place, too.
+-- The role needs the attribute REPLICATION, or its substitute at the service, too.
 CREATE OR REPLACE FUNCTION outbox.grant_follow(role text) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -866,7 +866,7 @@ BEGIN
                    ' outbox.remove_events(uuid[]), outbox.remove_dedup_keys(text) TO %I', role);
 END $$;
 
--- Functions that are new: those that were there keep their grants.  Roles that emit or follow may call the new ones.
+-- New functions: existing ones keep their grants.  Roles that emit or follow may call the new ones.
 -- A role that has functions by default only has no right to the schema.
 DO $$
 DECLARE

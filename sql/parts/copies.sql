@@ -9,7 +9,7 @@ COMMENT ON FUNCTION outbox.claim_log IS
 
 CREATE FUNCTION outbox.log_owner() RETURNS text
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_log_owner_1_0';
-COMMENT ON FUNCTION outbox.log_owner IS 'What the log belongs to, in one of the words that adopt() compares';
+COMMENT ON FUNCTION outbox.log_owner IS 'The owner of the log, in one of the words that adopt() compares';
 
 -- Where a subscription writes to a table of outbox, the publisher's rows would be
 -- taken for rows of this database.
@@ -67,8 +67,8 @@ AS $$
 $$;
 COMMENT ON FUNCTION outbox.adopted_status IS 'How adopt() parks a delivery that was not finished';
 
--- What is known of a row that is missing is the epoch of its events. The newest of them
--- is that of the log, unless it has its row.
+-- Of a missing row the epoch of its events is known. The newest of them
+-- is the log's, unless it has its row.
 CREATE FUNCTION outbox.find_origins() RETURNS void
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -87,11 +87,11 @@ AS $$
                           (SELECT c.epoch FROM seen c ORDER BY c.seq DESC, c.at DESC LIMIT 1)) AS epoch) n;
     UPDATE outbox.origins o SET first = true
     WHERE NOT o.first AND NOT EXISTS (SELECT 1 FROM outbox.origins p WHERE p.adopted_by = o.epoch);
-    -- Events that were emitted while it was held are those of a copy until claim_log().
+    -- Events that were emitted while it was held are a copy's until claim_log().
     UPDATE outbox.origins SET system_identifier = 0 WHERE adopted_by IS NULL
 $$;
 COMMENT ON FUNCTION outbox.find_origins IS
-'Makes rows of outbox.origins for those that are missing, as far as events tell of them';
+'Makes missing rows of outbox.origins, as far as events tell of them';
 
 -- Returns the highest number of the log.  All events up to it are committed, and later ones
 -- have higher numbers.
@@ -126,7 +126,7 @@ COMMENT ON FUNCTION outbox.close_log IS
 --
 -- It is one transaction, so whatever ends it leaves the copy held as it was.  Emitting
 -- sessions wait only while it holds the locks of the log: for a moment at first, for a
--- moment before each round of what was emitted meanwhile, and for the last round.
+-- moment before each round of events that were emitted meanwhile, and for the last round.
 CREATE FUNCTION outbox.adopt() RETURNS int8
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$
@@ -171,8 +171,8 @@ BEGIN
                   HINT = 'Create an endpoint: SELECT outbox.create_endpoint(...).';
     END IF;
 
-    -- What was emitted before is committed from here on, also by sessions that took the log
-    -- for their own, and what is emitted later has a higher number.  It has epoch -1, or that
+    -- Earlier events are committed from here on, also by sessions that took the log
+    -- for their own, and a later event has a higher number.  It has epoch -1, or that
     -- of the log where only outbox.instance_name is another one.
     newest := outbox.close_log(false);
     SELECT GREATEST((SELECT e.seq FROM outbox.events e WHERE e.epoch <> -1 AND e.seq <= newest
@@ -185,8 +185,8 @@ BEGIN
         PERFORM outbox.find_origins();
     END IF;
 
-    -- What forget() was asked for before the copy was made: its snapshots say nothing
-    -- about the xids here, so what they see is emptied now.  The workers do the rest.
+    -- Calls of forget() before the copy was made: their snapshots say nothing
+    -- about the xids here, so the events that they see are emptied now.  The workers do the rest.
     UPDATE outbox.events e
     SET key = NULL, headers = NULL, payload = NULL, body = NULL, content_type = NULL
     FROM outbox.forgotten f
@@ -206,7 +206,7 @@ BEGIN
     DELETE FROM outbox.kept_events k USING outbox.events e WHERE e.seq = k.seq AND e.epoch = k.epoch;
 
     -- Events that were emitted here before the sequence was restored have numbers
-    -- among those of the copy. They get numbers after those.
+    -- among the copy's. They get numbers after these.
     UPDATE outbox.events e SET seq = m.seq
     FROM (SELECT l.relation, l.row, nextval('outbox.events_seq') AS seq
           FROM (SELECT q.tableoid AS relation, q.ctid AS row FROM outbox.events q
@@ -318,8 +318,8 @@ BEGIN
     WHERE k.status IN ('retrying', 'blocked');
 
     -- Undelivered events become events of this log, and are counted.  The events of a
-    -- round are those that were committed when the locks were taken, after those of the
-    -- round before.  The last round keeps the locks: no event may be written after it
+    -- round are the ones that were committed when the locks were taken, after the events
+    -- of the round before.  The last round keeps the locks: no event may be written after it
     -- without the new epoch.
     LOOP
         round := round + 1;
@@ -398,4 +398,4 @@ BEGIN
     RETURN n;
 END $$;
 COMMENT ON FUNCTION outbox.adopt IS
-'Makes the log of a copy belong to this database, delivers what was undelivered in it, and returns how many';
+'Makes the log of a copy belong to this database, delivers the undelivered events, and returns their number';

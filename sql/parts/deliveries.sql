@@ -35,7 +35,7 @@ CREATE TABLE outbox.positions (
     delivered       int8 NOT NULL,
     failed_attempts int8 NOT NULL,
     settled_at      timestamptz NOT NULL,
-    counters        int8[],          -- what never goes down, by the numbers of OutboxCounter (NULL: all 0)
+    counters        int8[],          -- they never go down; by the numbers of OutboxCounter (NULL: all 0)
     failing_since   timestamptz,     -- first failure since the last success
     failing_told    bool,            -- outbox.failing was emitted for that
     state_since     timestamptz,
@@ -108,7 +108,7 @@ CREATE INDEX parked_blockers_idx ON outbox.parked (endpoint_id, key)
 CREATE INDEX parked_cancelled_idx ON outbox.parked (endpoint_id, seq)
     WHERE status = 'cancelled';
 
--- What operators ask for, one row per delivery. Only the worker changes
+-- Requests of operators, one row per delivery. Only the worker changes
 -- outbox.parked, so that no open transaction of an operator can make it wait.
 CREATE TABLE outbox.commands (
     command_id      int8 GENERATED ALWAYS AS IDENTITY,
@@ -124,7 +124,8 @@ CREATE INDEX commands_delivery_idx ON outbox.commands (seq, endpoint_id);
 CREATE INDEX commands_retry_idx ON outbox.commands (retry_at) WHERE retry_at IS NOT NULL;
 CREATE INDEX commands_aside_idx ON outbox.commands (endpoint_id, seq) WHERE retry_at IS NOT NULL;
 COMMENT ON TABLE outbox.commands IS
-'What operators asked for and the worker has not done yet, one row per delivery, or per endpoint to probe';
+'Requests of operators that the worker has not carried out yet, one row per delivery, or per endpoint to '
+'probe';
 
 -- Parts of the log that are read again for one endpoint, and how far each is read.
 CREATE TABLE outbox.replays (
@@ -251,7 +252,7 @@ CREATE TABLE outbox.retention_here (
 COMMENT ON TABLE outbox.retention_here IS
 'How long this database keeps events and attempts, where outbox.set_retention() said so';
 
--- Space for what gives back space, on a disk that is full.
+-- Space for functions that give back space, on a disk that is full.
 CREATE MATERIALIZED VIEW outbox.reserve AS SELECT repeat('x', 8000) AS filler FROM generate_series(1, 256)
 WITH NO DATA;
 ALTER MATERIALIZED VIEW outbox.reserve ALTER COLUMN filler SET STORAGE PLAIN;

@@ -60,7 +60,7 @@ COMMENT ON FUNCTION outbox.emit_bytes(text, bytea, text, text, text, jsonb, time
 
 -- A key of any other type, without a cast.  key has no default here: a call without one is
 -- for the functions above, and so is a key that is an untyped literal or parameter, because
--- PostgreSQL prefers text for those.
+-- PostgreSQL prefers text for these.
 CREATE FUNCTION outbox.emit(topic text, payload jsonb,
     key anynonarray,
     type text DEFAULT NULL,
@@ -123,10 +123,11 @@ CREATE FUNCTION outbox.emit_change() RETURNS trigger
 LANGUAGE C VOLATILE
 AS 'MODULE_PATHNAME', 'outbox_emit_change_1_0';
 COMMENT ON FUNCTION outbox.emit_change IS
-'AFTER ... FOR EACH ROW trigger that emits what happened to the row (topic, key column, columns to carry, tenant column, fail or omit)';
+'AFTER ... FOR EACH ROW trigger that emits a change of the row (topic, key column, columns to carry, tenant '
+'column, fail or omit)';
 
--- What an ORM maps.  Most of them read back the row that they inserted, and want a key
--- of one column, no partitions, and the right to read what they wrote.  A row of another
+-- The view that an ORM maps.  Most ORMs read back the row that they inserted, and want a key
+-- of one column, no partitions, and the right to read their rows.  A row of another
 -- log may have the same xid.
 -- The rest of the log is not to be read.  So no condition of the reader's may be judged
 -- before these, whatever it costs: nothing passes OFFSET 0.  The row is one value there,
@@ -147,7 +148,7 @@ CREATE TRIGGER insert_outgoing INSTEAD OF INSERT OR UPDATE OR DELETE ON outbox.o
 FOR EACH ROW EXECUTE FUNCTION outbox.insert_outgoing();
 COMMENT ON TRIGGER insert_outgoing ON outbox.outgoing IS 'An INSERT emits';
 COMMENT ON VIEW outbox.outgoing IS
-'What this transaction has emitted, without what is scheduled; an INSERT emits. For an ORM to map';
+'Events that this transaction has emitted, without scheduled ones; an INSERT emits. For an ORM to map';
 COMMENT ON COLUMN outbox.outgoing.id IS 'id of the event (NULL or left out: a new one)';
 COMMENT ON COLUMN outbox.outgoing.topic IS 'as the argument of emit';
 COMMENT ON COLUMN outbox.outgoing.type IS 'as the argument of emit';

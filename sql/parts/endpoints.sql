@@ -5,12 +5,12 @@
 
 -- The functions that change an endpoint read no table as a whole, however small it is, and a
 -- change mostly leaves the indexes as they are.  SERIALIZABLE transactions that change
--- different endpoints would else have read what the other one writes.  Where there is no index
+-- different endpoints would else have read rows that the other one writes.  Where there is no index
 -- after all, the plan counts as costly, and would be compiled.
 CREATE TABLE outbox.endpoint_settings (
     endpoint_id     int4 GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name            text COLLATE "C" NOT NULL UNIQUE,
-    tenant          text COLLATE "C",                 -- NULL: events of every tenant, and those of none
+    tenant          text COLLATE "C",                 -- NULL: all events, with a tenant or without
     url             text NOT NULL,
     topics          text[] NOT NULL,
     filter          jsonpath,
@@ -42,7 +42,7 @@ CREATE TABLE outbox.endpoint_settings (
     generation      int8 NOT NULL DEFAULT 1,
     start_snapshot  pg_snapshot NOT NULL,
     start_seq_low   int8 NOT NULL,
-    -- what applications say about it, and the worker does not read
+    -- notes of applications, which the worker does not read
     label           text,
     metadata        jsonb,
     idempotency_key text COLLATE "C",                 -- of the call that created it
@@ -56,9 +56,9 @@ CREATE TABLE outbox.endpoint_settings (
 CREATE INDEX endpoint_settings_tenant_idx ON outbox.endpoint_settings (tenant);
 CREATE UNIQUE INDEX endpoint_settings_idempotency_idx ON outbox.endpoint_settings (tenant, idempotency_key)
     WHERE idempotency_key IS NOT NULL;
-COMMENT ON TABLE outbox.endpoint_settings IS 'Endpoints: what users set';
+COMMENT ON TABLE outbox.endpoint_settings IS 'Endpoints: the settings of users';
 
--- What an endpoint's settings were changed from and to, and what was asked of its deliveries.  It holds
+-- Changes of an endpoint's settings, and requests for its deliveries.  It holds
 -- no secret: of a URL only the part up to the host, of headers and credentials only that they changed.
 CREATE TABLE outbox.endpoint_audit (
     change_id       int8 GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -73,20 +73,21 @@ CREATE TABLE outbox.endpoint_audit (
 );
 CREATE INDEX endpoint_audit_tenant_idx ON outbox.endpoint_audit (tenant, change_id);
 COMMENT ON TABLE outbox.endpoint_audit IS
-'What was changed at endpoints and asked for there, when, by which actor and role: for 90 days, and the newest 10,000 of '
-'a tenant (100,000 without one)';
-COMMENT ON COLUMN outbox.endpoint_audit.change_id IS 'Number of the change';
-COMMENT ON COLUMN outbox.endpoint_audit.at IS 'When it was made';
-COMMENT ON COLUMN outbox.endpoint_audit.tenant IS 'Tenant that the endpoint belongs to (NULL: none)';
-COMMENT ON COLUMN outbox.endpoint_audit.endpoint IS 'Name of the endpoint';
-COMMENT ON COLUMN outbox.endpoint_audit.actor IS 'outbox.actor of the session (NULL: it was not set)';
-COMMENT ON COLUMN outbox.endpoint_audit.role IS 'Role of the session, the worker''s where a receiver had the endpoint disabled or answered its challenge';
+'Changes of endpoints and requests for their deliveries: for 90 days, and the newest 10,000 of a tenant '
+'(100,000 without one)';
+COMMENT ON COLUMN outbox.endpoint_audit.change_id IS 'number of the change';
+COMMENT ON COLUMN outbox.endpoint_audit.at IS 'time of the change';
+COMMENT ON COLUMN outbox.endpoint_audit.tenant IS 'tenant of the endpoint (NULL: none)';
+COMMENT ON COLUMN outbox.endpoint_audit.endpoint IS 'name of the endpoint';
+COMMENT ON COLUMN outbox.endpoint_audit.actor IS 'outbox.actor of the session (NULL: not set)';
+COMMENT ON COLUMN outbox.endpoint_audit.role IS
+'role of the session, the worker''s for a verdict of the receiver';
 COMMENT ON COLUMN outbox.endpoint_audit.action IS 'create, alter, pause, resume, disable, verify, seek, drop, retry, resend, discard, replay, cancel_replay, cancel or test';
-COMMENT ON COLUMN outbox.endpoint_audit.before IS 'What was changed, as it was';
+COMMENT ON COLUMN outbox.endpoint_audit.before IS 'changed settings, before';
 COMMENT ON COLUMN outbox.endpoint_audit.after IS
-'What was changed, as it is now, or what was asked for: its event or its filter, and how many deliveries';
+'changed settings, after, or the request: its event or filter, and the number of deliveries';
 
--- Each hundredth row removes up to 200 of the oldest, and of those without a tenant, and reads no more of
+-- Each hundredth row removes up to 200 of the oldest, also of rows without a tenant, and reads no more of
 -- the table than finds them.  Rows that another transaction has locked are not waited for.
 CREATE FUNCTION outbox.note_change(tenant text, endpoint text, action text, before jsonb, after jsonb) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET enable_sort = off
@@ -121,7 +122,8 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION outbox.note_change IS
-'Notes in outbox.endpoint_audit what was changed at an endpoint, or asked for, by outbox.actor and the role of the session';
+'Notes a change of an endpoint, or a request, in outbox.endpoint_audit, by outbox.actor and the role of the '
+'session';
 
 -- A restore inserts rows that an earlier transaction made: its trigger says so.
 CREATE FUNCTION outbox.audit_endpoint() RETURNS trigger
@@ -147,7 +149,7 @@ BEGIN
         RETURN NEW;
     END IF;
     IF TG_OP = 'UPDATE' AND OLD.created_at = now() THEN
-        -- more of what creates it, by the same call
+        -- more settings of a new endpoint, by the same call
         UPDATE outbox.endpoint_audit c SET after = c.after || a.after
         WHERE c.change_id = (SELECT currval('outbox.endpoint_audit_change_id_seq'))
         AND c.endpoint = NEW.name AND c.action = 'create';
@@ -165,13 +167,13 @@ BEGIN
     RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
 END $$;
 COMMENT ON FUNCTION outbox.audit_endpoint IS
-'Trigger of outbox.endpoint_settings: notes what changed in outbox.endpoint_audit, and the time and number of the change';
+'Trigger of outbox.endpoint_settings: notes the change in outbox.endpoint_audit, with its time and number';
 CREATE TRIGGER created AFTER INSERT ON outbox.endpoint_settings
 FOR EACH ROW WHEN (NEW.created_at = now()) EXECUTE FUNCTION outbox.audit_endpoint();
-COMMENT ON TRIGGER created ON outbox.endpoint_settings IS 'Notes what changed';
+COMMENT ON TRIGGER created ON outbox.endpoint_settings IS 'Notes the new endpoint';
 CREATE TRIGGER changed BEFORE UPDATE OR DELETE ON outbox.endpoint_settings
 FOR EACH ROW EXECUTE FUNCTION outbox.audit_endpoint();
-COMMENT ON TRIGGER changed ON outbox.endpoint_settings IS 'Notes what changed, and the time and number of the change';
+COMMENT ON TRIGGER changed ON outbox.endpoint_settings IS 'Notes the change, with its time and number';
 
 -- Which topics an endpoint was subscribed to at which place in the log. For an
 -- event the highest version that begins before it counts.
@@ -192,7 +194,7 @@ COMMENT ON TABLE outbox.subscriptions IS
 'Which topics an endpoint was subscribed to, from which place in the log on';
 
 ------------------------------------------------------------------------
--- What is checked when an endpoint is created or changed
+-- Checks when an endpoint is created or changed
 ------------------------------------------------------------------------
 
 CREATE FUNCTION outbox.check_url(url text) RETURNS void
@@ -223,13 +225,13 @@ COMMENT ON FUNCTION outbox.credential_names IS
 'The names in credentials, or an error if they are not a flat object of strings and files (22023)';
 
 -- Loads the library of a sink into this session, and asks it.
--- A NULL url has those of webhooks, and so has one whose sink cannot be loaded, but
+-- A NULL url counts as a webhook's, and so does one whose sink cannot be loaded, but
 -- without the format cloudevents-binary.
 CREATE FUNCTION outbox.sink_properties(url text, OUT format text, OUT max_in_flight int4, OUT timeout interval,
     OUT binary_mode bool)
 LANGUAGE C STABLE CALLED ON NULL INPUT AS 'MODULE_PATHNAME', 'outbox_sink_properties_1_0';
 COMMENT ON FUNCTION outbox.sink_properties IS
-'What an endpoint with this URL has whose creator does not say, and whether it may have the format cloudevents-binary';
+'Defaults of an endpoint with this URL, and whether it may have the format cloudevents-binary';
 
 CREATE FUNCTION outbox.check_options(url text, config jsonb, credentials text[]) RETURNS void
 LANGUAGE C VOLATILE CALLED ON NULL INPUT AS 'MODULE_PATHNAME', 'outbox_check_options_1_0';
@@ -251,7 +253,7 @@ COMMENT ON FUNCTION outbox.topic_in IS
 CREATE FUNCTION outbox.order_key(tenant text, key text) RETURNS text
 LANGUAGE C IMMUTABLE CALLED ON NULL INPUT PARALLEL SAFE AS 'MODULE_PATHNAME', 'outbox_order_key_1_0';
 COMMENT ON FUNCTION outbox.order_key IS
-'What orders an event of this tenant with this key: outbox.parked.key (NULL: the event has no key)';
+'The key that orders an event of this tenant with this key: outbox.parked.key (NULL: the event has no key)';
 
 CREATE FUNCTION outbox.filter_matches(payload jsonb, filter jsonpath) RETURNS bool
 LANGUAGE C STABLE CALLED ON NULL INPUT AS 'MODULE_PATHNAME', 'outbox_filter_matches_1_0';
@@ -484,7 +486,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox.find_endpoint IS 'The number of an endpoint (42704: no such endpoint)';
 
--- What is asked for holds, but is not done yet.
+-- The request holds, but is not carried out yet.
 CREATE FUNCTION outbox.note_inactive(id int4) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -549,7 +551,7 @@ BEGIN
     RETURN s;
 END $$;
 COMMENT ON FUNCTION outbox.with_defaults IS
-'The settings, with what the sink of this URL has for those that are NULL and depend on it';
+'The settings, with the defaults of the sink of this URL in place of NULL';
 
 CREATE FUNCTION outbox.create_endpoint(
     name text,
@@ -635,7 +637,7 @@ END $$;
 COMMENT ON FUNCTION outbox.create_endpoint IS
 'Subscribes a URL to topics, from the events of this transaction on unless start_at says otherwise';
 
--- What is null in 'given' stays as it is.
+-- A null in 'given' changes nothing.
 CREATE FUNCTION outbox.change_endpoint(name text, given jsonb, reset text[], url text,
     credentials jsonb DEFAULT NULL, secret text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
@@ -730,7 +732,7 @@ BEGIN
         VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', secret))
         ON CONFLICT (endpoint_id, part) DO UPDATE SET secret = EXCLUDED.secret, previous = NULL, previous_until = NULL;
     END IF;
-    -- Credentials are replaced as a whole.  What a dump brought has no secret either.
+    -- Credentials are replaced as a whole.  An endpoint of a dump has no secret either.
     IF s.credentials IS NULL THEN
         PERFORM outbox.store_credentials(s.endpoint_id, NULL);
     ELSIF credentials IS NOT NULL THEN
@@ -741,7 +743,7 @@ BEGIN
         PERFORM outbox.probe(s.endpoint_id);
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox.change_endpoint IS 'Does what alter_endpoint() does, with the options as one object';
+COMMENT ON FUNCTION outbox.change_endpoint IS 'Carries out alter_endpoint(), with the options as one object';
 
 CREATE FUNCTION outbox.alter_endpoint(
     name text,
@@ -791,7 +793,7 @@ BEGIN
         reset, url, credentials, secret);
 END $$;
 COMMENT ON FUNCTION outbox.alter_endpoint IS
-'Changes settings: NULL leaves one as it is, reset names those that go back to their default';
+'Changes settings: NULL leaves one as it is, reset names options that go back to their default';
 
 CREATE FUNCTION outbox.pause_endpoint(name text) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
@@ -838,7 +840,7 @@ BEGIN
     FROM outbox.resolve_start(start_at, NULL) p;
 
     -- From its present position to the new place it subscribes to nothing.  Nor is it
-    -- to get what waits before its position, unless the new place is before that.
+    -- to get events that wait before its position, unless the new place is before that.
     INSERT INTO outbox.subscriptions (endpoint_id, version, topics, filter, read, reading, last_seq, skipped)
     SELECT p.endpoint_id, s.version + 1, '{}', NULL, p.read, p.reading, p.last_seq, p.pending
     FROM outbox.endpoint_positions p WHERE p.endpoint_id = s.endpoint_id

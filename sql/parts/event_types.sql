@@ -1,5 +1,5 @@
 ------------------------------------------------------------------------
--- The catalogue of event types: what an operator says about topics.
+-- The catalogue of event types: an operator's notes about topics.
 ------------------------------------------------------------------------
 
 CREATE TABLE outbox.event_types (
@@ -14,7 +14,7 @@ CREATE TABLE outbox.event_types (
 COMMENT ON TABLE outbox.event_types IS
 'The topics of events, described for subscribers. With outbox.require_event_types only these may be emitted';
 COMMENT ON COLUMN outbox.event_types.topic IS 'Topic of the events';
-COMMENT ON COLUMN outbox.event_types.description IS 'What has happened when such an event comes (NULL: nothing is said)';
+COMMENT ON COLUMN outbox.event_types.description IS 'Meaning of such an event (NULL: nothing is said)';
 COMMENT ON COLUMN outbox.event_types.schema IS
 'JSON schema of the payload, for readers: no payload is compared with it (NULL: none)';
 COMMENT ON COLUMN outbox.event_types.example IS
@@ -22,7 +22,7 @@ COMMENT ON COLUMN outbox.event_types.example IS
 COMMENT ON COLUMN outbox.event_types.changed_at IS 'When the entry was last set';
 COMMENT ON COLUMN outbox.event_types.version IS 'Version of the payload (NULL: nothing is said)';
 COMMENT ON COLUMN outbox.event_types.deprecated IS
-'Why subscribers should not rely on it any more, and what to use instead (NULL: it is not deprecated)';
+'Why subscribers should not rely on it any more, and its substitute (NULL: it is not deprecated)';
 
 CREATE FUNCTION outbox.check_topic(topic text) RETURNS void
 LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_topic_1_0';
@@ -50,7 +50,7 @@ END $$;
 COMMENT ON FUNCTION outbox.check_listed IS
 'With outbox.require_event_types, refuses topic patterns that match no listed topic (22023)';
 
--- What the meta-schemas of JSON Schema, draft 4 to 2020-12, say about the values of
+-- Rules of the meta-schemas of JSON Schema, draft 4 to 2020-12, for the values of
 -- keywords: their types, and where other schemas are in them.
 CREATE FUNCTION outbox.schema_problem(schema jsonb) RETURNS text
 LANGUAGE sql IMMUTABLE STRICT SET search_path = pg_catalog, pg_temp
@@ -108,7 +108,7 @@ WHERE COALESCE(schema ->> '$schema' ~ '//json-schema[.]org/', true) OR x.path IN
 ORDER BY x.path COLLATE "C" LIMIT 1
 $$;
 COMMENT ON FUNCTION outbox.schema_problem IS
-'What makes it no JSON Schema (NULL: nothing, or $schema names a dialect of its own)';
+'The reason why it is no JSON Schema (NULL: none, or $schema names a dialect of its own)';
 
 -- The example is checked as the payload of an event is.
 CREATE FUNCTION outbox.set_event_type(topic text, description text DEFAULT NULL,

@@ -2,9 +2,9 @@
 -- Figures of tables that may be locked.
 --
 -- A view locks the tables that it names when it is planned, and would wait while one of
--- them is rebuilt.  What outbox.status and outbox.stats say must be there at that very
+-- them is rebuilt.  outbox.status and outbox.stats must answer at that very
 -- time.  So these functions read the tables, wait 0.1 s, and then return NULL.  SECURITY
--- DEFINER, because PostgreSQL judges what they read by the caller.  Sizes it shows to all.
+-- DEFINER, because PostgreSQL checks the privileges of the caller.  Sizes it shows to all.
 ------------------------------------------------------------------------
 
 CREATE FUNCTION outbox.log_size_now(OUT bytes int8, OUT min_seq int8, OUT oldest_at timestamptz, OUT max_seq int8)
@@ -90,7 +90,8 @@ EXCEPTION
     WHEN lock_not_available THEN RETURN NULL;
 END $$;
 COMMENT ON FUNCTION outbox.retention_held IS
-'What keeps old events or attempts from being removed (NULL: nothing, an endpoint that has to read them, or the table is locked)';
+'The transaction that keeps old events or attempts from being removed (NULL: none, an endpoint that has to '
+'read them, or the table is locked)';
 
 CREATE FUNCTION outbox.scheduled_now(OUT events int8, OUT next_due_at timestamptz)
 LANGUAGE plpgsql STABLE SECURITY DEFINER COST 1 SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'

@@ -3,7 +3,7 @@
 ------------------------------------------------------------------------
 
 -- Where the rows of a source arrive. They become events, and the tables stay empty. Text
--- without constraints: nothing but the trigger judges a row, which sets aside what it refuses.
+-- without constraints: nothing but the trigger judges a row, which sets aside the rows that it refuses.
 CREATE TABLE outbox.emitted (
     source       text,   -- NULL: that of the subscription which brings the row
     id           text,
@@ -36,9 +36,9 @@ CREATE TABLE outbox.followed (
     name         text COLLATE "C" PRIMARY KEY,
     subscription oid UNIQUE NOT NULL,
     slot         text NOT NULL,
-    keep         interval NOT NULL,      -- how long the source keeps what was taken
+    keep         interval NOT NULL,      -- how long the source keeps events that were taken
     followed_at  timestamptz NOT NULL DEFAULT now(),
-    -- What is here. A server that was restored or promoted does not have what it had before.
+    -- The rows that are here. A server that was restored or promoted may have fewer than before.
     taken        pg_snapshot NOT NULL,   -- of the source: all that it sees is here
     taken_at     timestamptz NOT NULL,   -- it was asked for after this time
     seen         pg_snapshot,            -- the next one, when the slot has passed seen_lsn
@@ -47,7 +47,7 @@ CREATE TABLE outbox.followed (
     round        int8 NOT NULL,          -- calls of keep_sources(): the source has this one or the one before
     timelines    text[] NOT NULL,        -- of this server and of the source
     publication  oid,                    -- at the source. PostgreSQL 18 skips events while it is missing
-    -- What the source has answered last
+    -- The last answer of the source
     asked_at     timestamptz,
     answered_at  timestamptz,
     problem      text,                   -- NULL: none
@@ -81,8 +81,8 @@ SELECT COALESCE(r[1], 'true') FROM outbox.ask_source(conninfo, format(
 $$;
 COMMENT ON FUNCTION outbox.shared_rows IS 'The condition for rows of a table that a publication has';
 
--- In the order of the source's numbers. What was taken before is known by the snapshot 'taken', and
--- else by its id.
+-- In the order of the source's numbers. Earlier rows are known by the snapshot 'taken', and
+-- else by their ids.
 CREATE FUNCTION outbox.copy_source(name text, conninfo text, publication text, snapshot pg_snapshot, taken pg_snapshot) RETURNS int8
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -132,7 +132,8 @@ BEGIN
     END LOOP;
     RETURN total;
 END $$;
-COMMENT ON FUNCTION outbox.copy_source IS 'Makes events of what a source had when the snapshot was taken, and returns how many rows it read';
+COMMENT ON FUNCTION outbox.copy_source IS
+'Makes events of the rows that a source had when the snapshot was taken, and returns how many rows it read';
 
 -- A slot begins when each transaction that has a number there, in any database, has ended. The
 -- source is asked again after 1, 2, 4 ... seconds: the caller learns which transaction it waits for.
@@ -192,7 +193,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox.drop_subscription IS 'Drops the subscription of a source, and not its slot there';
 
--- When the subscription has ended, what sends ends soon. If it does not, it sends to another
+-- When the subscription has ended, its sender ends soon. If it does not, it sends to another
 -- server, a copy of this one: 'force' ends it.
 CREATE FUNCTION outbox.drop_source_slot(conninfo text, slot text, force bool) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
@@ -211,7 +212,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox.drop_source_slot IS 'Drops a replication slot at a source (55006: it is in use)';
 
--- Begins anew: a slot, then what the source has and is not here, then what the slot brings.
+-- Begins anew: a slot, then rows of the source that are not here, then the rows that the slot brings.
 CREATE FUNCTION outbox.take_over(name text, conninfo text, publication text, keep interval, timeout interval, force bool) RETURNS int8
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -233,7 +234,7 @@ BEGIN
     SELECT r[1]::int4 >= 170000 INTO failover FROM outbox.ask_source(conninfo, 'SELECT ARRAY[current_setting(''server_version_num'')]') r;
     PERFORM outbox.create_source_slot(name, conninfo, slot, failover, timeout);
     BEGIN
-        -- What commits from here on comes by the slot, and so does some of what was before.
+        -- Transactions that commit from here on come by the slot, and so do some earlier ones.
         SELECT r INTO said FROM outbox.ask_source(conninfo, format(
             'SELECT ARRAY[c.before, c.timeline, c.seen, (SELECT p.oid FROM pg_publication p WHERE p.pubname = %L)]::text[]'
             ' FROM outbox.check_in(%L, NULL) c', publication, slot)) r;
@@ -256,7 +257,8 @@ BEGIN
     END;
     RETURN n;
 END $$;
-COMMENT ON FUNCTION outbox.take_over IS 'Makes events of what a source has and is not here, and subscribes to what follows';
+COMMENT ON FUNCTION outbox.take_over IS
+'Makes events of rows that a source has and this server has not, and subscribes to the next ones';
 
 CREATE FUNCTION outbox.timeline() RETURNS text
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
@@ -264,7 +266,7 @@ AS $$ SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) $$;
 COMMENT ON FUNCTION outbox.timeline IS 'The timeline of this server, which a promotion changes';
 
 -- True if both have the history that they had at the last round. The slot knows no difference: it
--- goes on behind what this server has had once, even if it has it no more.
+-- goes on behind rows that this server has had once, even if it has them no more.
 CREATE FUNCTION outbox.same_history(f outbox.followed, before int8, timeline text, publication oid) RETURNS bool
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$ SELECT f.round - before IN (0, 1) AND f.timelines = ARRAY[outbox.timeline(), timeline] AND f.publication = $4 $$;
@@ -282,7 +284,8 @@ FROM outbox.followed f JOIN pg_subscription s ON s.oid = f.subscription,
          ' FROM outbox.check_in(%L, NULL) c', s.subpublications[1], f.slot)) r
 WHERE f.subscription = $1
 $$;
-COMMENT ON FUNCTION outbox.source_of IS 'The source that a subscription brings events of, what of it is here, and whether that is still true';
+COMMENT ON FUNCTION outbox.source_of IS
+'The source that a subscription brings events of, how much of it is here, and whether that is still true';
 
 -- ids: of outbox.forgotten (NULL: all)
 CREATE FUNCTION outbox.forgotten_at(source text, ids int8[]) RETURNS void
@@ -294,7 +297,8 @@ SET sources = array_remove(f.sources, source),
     complete_at = CASE WHEN f.complete_at IS NOT NULL THEN clock_timestamp() END
 WHERE source = ANY (f.sources) AND (ids IS NULL OR f.forget_id = ANY (ids))
 $$;
-COMMENT ON FUNCTION outbox.forgotten_at IS 'Stores that a source has nothing more of what outbox.forget() was asked for';
+COMMENT ON FUNCTION outbox.forgotten_at IS
+'Stores that a source has removed all that outbox.forget() was asked for';
 
 -- A connection string may name files of this server, and any address. An operator names one
 -- that the administrator has put into pg_service.conf.
@@ -338,7 +342,7 @@ BEGIN
     END IF;
 
     -- The role, the network and the attribute REPLICATION are checked by connecting. A statement of
-    -- one line is what the context of an error shows.
+    -- one line is shown in the context of an error.
     query := format(
         'SELECT ARRAY[pg_postmaster_start_time()::text, current_setting(''wal_level''),'
         ' (SELECT p.proname FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace'
@@ -383,7 +387,8 @@ BEGIN
     RETURN outbox.take_over(name, conninfo, publication, keep, timeout, true);
 END $$;
 COMMENT ON FUNCTION outbox.follow IS
-'Makes events of those that are emitted at another server, from now on and what it still has, and returns how many it had';
+'Makes events of the rows that are emitted at another server, from now on, and of present ones, and returns '
+'the number of these';
 
 -- The slot at the source retains WAL there, so it goes before the subscription is forgotten.
 CREATE FUNCTION outbox.unfollow(name text) RETURNS void
@@ -446,7 +451,7 @@ BEGIN
             lost := CASE WHEN has[10] IS NULL THEN 'publication_lost'
                          WHEN has[5] IS NULL OR has[5] = 'lost' THEN 'slot_lost'
                          WHEN NOT outbox.same_history(had, has[1]::int8, has[2], has[10]::oid) THEN 'restored' END;
-            -- The next process compares again, before it takes a row that comes behind those that are missing.
+            -- The next process compares again, before it takes a row that comes behind missing ones.
             IF lost = 'publication_lost' THEN
                 PERFORM pg_terminate_backend(w.pid) FROM pg_stat_subscription w WHERE w.subid = had.subscription;
             END IF;
@@ -482,7 +487,7 @@ END $$;
 COMMENT ON FUNCTION outbox.keep_sources IS
 'Asks each source for its state, has it empty tables whose events were taken, and returns how many were emptied';
 
--- Called after it by the same process. What was taken here before a call of outbox.forget() is in a
+-- Called after it by the same process. Events that were taken here before a call of outbox.forget() are in a
 -- snapshot that was asked for later. Of that, events that are here and not forgotten are new.
 CREATE FUNCTION outbox.forget_at_sources() RETURNS int8
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
@@ -539,9 +544,9 @@ BEGIN
     RETURN total;
 END $$;
 COMMENT ON FUNCTION outbox.forget_at_sources IS
-'Removes at each source what outbox.forget() has removed here, and returns how many of its events went';
+'Removes at each source the events that outbox.forget() has removed here, and returns their number';
 
--- Called after it by the same process. How long this takes depends on what is missing here.
+-- Called after it by the same process. It takes the longer the more is missing here.
 CREATE FUNCTION outbox.follow_anew() RETURNS int8
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$

@@ -1,8 +1,8 @@
 ------------------------------------------------------------------------
--- Forgetting a tenant, or its events of one key: what they held is removed, and nothing of it is sent.
+-- Forgetting a tenant, or its events of one key: their content is removed, and nothing of it is sent.
 --
 -- An event is forgotten if it has neither payload nor body.  That is so once a worker
--- has emptied its row.  Until then, what the snapshot of an open request sees counts
+-- has emptied its row.  Until then, an event that the snapshot of an open request sees counts
 -- as forgotten.
 ------------------------------------------------------------------------
 
@@ -10,7 +10,7 @@ CREATE TABLE outbox.forgotten (
     forget_id       int8 GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     tenant          text COLLATE "C" NOT NULL,
     key             text COLLATE "C",           -- NULL: all of the tenant; 'forgotten' once complete, here and at the sources
-    snapshot        pg_snapshot NOT NULL,       -- what it sees was emitted before
+    snapshot        pg_snapshot NOT NULL,       -- events that it sees were emitted before
     upto            int8 NOT NULL,              -- that has no higher number
     requested_at    timestamptz NOT NULL,
     endpoints       int8 NOT NULL,
@@ -20,13 +20,13 @@ CREATE TABLE outbox.forgotten (
     scheduled       int8 NOT NULL DEFAULT 0,
     dedup_keys      int8 NOT NULL DEFAULT 0,
     complete_at     timestamptz,
-    sources         text[] NOT NULL DEFAULT '{}', -- of outbox.followed: those that may still have it
+    sources         text[] NOT NULL DEFAULT '{}', -- of outbox.followed: the ones that may still have it
     files           jsonb                       -- the file of each table at that time
 );
 CREATE INDEX forgotten_open_idx ON outbox.forgotten (tenant) WHERE complete_at IS NULL;
 COMMENT ON TABLE outbox.forgotten IS 'Tenants whose events outbox.forget() removed, and how far that is';
 
--- No statistics of what is forgotten: they are samples of the columns, which no
+-- No statistics of forgotten content: they are samples of the columns, which no
 -- removal of a row removes.
 DO $$
 DECLARE
@@ -56,7 +56,7 @@ AND (pg_relation_size(r.oid) > 0 OR (r.reltoastrelid <> 0 AND pg_relation_size(r
                 WHERE i.indrelid = r.oid
                 AND pg_relation_size(i.indexrelid) > current_setting('block_size')::int8));
 COMMENT ON VIEW outbox.content_files IS
-'Tables that hold what outbox.forget() removes, unless they were never used, and their files';
+'Tables with content that outbox.forget() removes, unless they were never used, and their files';
 COMMENT ON COLUMN outbox.content_files.relation IS 'name of the table';
 COMMENT ON COLUMN outbox.content_files.file IS 'number of its file: another one after VACUUM FULL and after TRUNCATE';
 
@@ -68,23 +68,23 @@ SELECT f.tenant, f.key, f.requested_at, f.endpoints, f.events, f.attempts, f.del
                  WHERE (f.files ->> c.relation)::oid = c.file ORDER BY c.relation) END AS rewrite,
        f.sources
 FROM outbox.forgotten f;
-COMMENT ON VIEW outbox.forget_progress IS 'What outbox.forget() was asked for, and how far each request is';
+COMMENT ON VIEW outbox.forget_progress IS 'Calls of outbox.forget(), and their progress';
 COMMENT ON COLUMN outbox.forget_progress.tenant IS 'tenant that is forgotten';
 COMMENT ON COLUMN outbox.forget_progress.key IS
-'key of the events that are forgotten, and the word forgotten once they are (NULL: all of the tenant)';
+'key that is forgotten, and the word forgotten once it is (NULL: the whole tenant)';
 COMMENT ON COLUMN outbox.forget_progress.requested_at IS 'when outbox.forget() was called';
 COMMENT ON COLUMN outbox.forget_progress.endpoints IS 'endpoints of the tenant that it dropped';
 COMMENT ON COLUMN outbox.forget_progress.events IS 'events that were emptied so far';
-COMMENT ON COLUMN outbox.forget_progress.attempts IS 'attempts that were emptied so far: those with an error or an answer';
-COMMENT ON COLUMN outbox.forget_progress.deliveries IS
-'dead letters and deliveries that wait for a retry, or behind another one: those that workers were asked to cancel so far';
+COMMENT ON COLUMN outbox.forget_progress.attempts IS
+'attempts with an error or an answer that were emptied so far';
+COMMENT ON COLUMN outbox.forget_progress.deliveries IS 'deliveries that workers were asked to cancel so far';
 COMMENT ON COLUMN outbox.forget_progress.scheduled IS 'scheduled events that were removed so far';
 COMMENT ON COLUMN outbox.forget_progress.dedup_keys IS 'deduplication keys that were removed so far';
 COMMENT ON COLUMN outbox.forget_progress.complete_at IS
 'when a whole pass found nothing more to remove (NULL: it goes on)';
 COMMENT ON COLUMN outbox.forget_progress.rewrite IS
-'tables whose files may still hold the bytes of removed rows: VACUUM FULL rewrites them, and retention does so with '
-'pieces of the log and of the attempts (NULL: it goes on)';
+'tables whose files may still hold the bytes of removed rows until VACUUM FULL, or retention, rewrites them '
+'(NULL: it goes on)';
 COMMENT ON COLUMN outbox.forget_progress.sources IS 'sources that may still have some of it';
 
 CREATE FUNCTION outbox.lock_tenant(tenant text, requests oid) RETURNS void
@@ -92,7 +92,7 @@ LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_lock_tenant_1_0';
 COMMENT ON FUNCTION outbox.lock_tenant IS
 'Keeps scheduled events of the tenant from entering the log until the transaction ends';
 
--- Those that have entered the log before the lock are seen by the snapshot.
+-- The ones that have entered the log before the lock are seen by the snapshot.
 CREATE FUNCTION outbox.forget(tenant text, key text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
@@ -150,5 +150,5 @@ BEGIN
     PERFORM outbox.wake_workers();
 END $$;
 COMMENT ON FUNCTION outbox.forget IS
-'Drops the endpoints of a tenant, and has the workers remove what its events held, or (key) what its events of this key held: '
-'outbox.forget_progress says how far that is';
+'Drops the endpoints of a tenant, and has the workers remove the content of its events, or (key) of its '
+'events of this key: outbox.forget_progress shows the progress';

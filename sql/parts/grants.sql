@@ -1,8 +1,8 @@
 ------------------------------------------------------------------------
--- Grants: what each kind of role needs, in one call.
+-- Grants: the privileges of each kind of role, in one call.
 ------------------------------------------------------------------------
 
--- Each privilege of a purpose: which one, on what kind of object, its name, and in
+-- Each privilege of a purpose: which one, on which kind of object, its name, and in
 -- which columns (empty: all).  The functions that the views call are here, because
 -- PostgreSQL wants EXECUTE on them from the reader.
 CREATE FUNCTION outbox.privileges_of(purpose text,
@@ -67,7 +67,8 @@ BEGIN
     WHERE x.extname = 'outbox' AND $1 = 'dump';
 END $$;
 COMMENT ON FUNCTION outbox.privileges_of IS
-'What grant_emit(), grant_watch(), grant_operate(), grant_portal(), grant_work() and grant_dump() grant';
+'Privileges that grant_emit(), grant_watch(), grant_operate(), grant_portal(), grant_work() and grant_dump() '
+'grant';
 
 CREATE FUNCTION outbox.check_role(role text) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
@@ -97,9 +98,9 @@ BEGIN
         EXECUTE format('GRANT %s %s ON %s %s TO %I', p.privilege, p.columns, p.kind, p.object, role);
     END LOOP;
 END $$;
-COMMENT ON FUNCTION outbox.grant_to IS 'Grants a role what a purpose needs (42704: no such role)';
+COMMENT ON FUNCTION outbox.grant_to IS 'Grants a role the privileges of a purpose (42704: no such role)';
 
--- A role that may grant, but not write this table, leaves what is said of the role there.
+-- A role that may grant, but not write this table, leaves the rows of the role there.
 CREATE FUNCTION outbox.grant_emit(role text, topics text[] DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -136,7 +137,7 @@ COMMENT ON FUNCTION outbox.grant_portal IS
 CREATE FUNCTION outbox.grant_work(role text) RETURNS void
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$ SELECT outbox.grant_to($1, 'work') $$;
-COMMENT ON FUNCTION outbox.grant_work IS 'Grants what the role in outbox.worker_role needs';
+COMMENT ON FUNCTION outbox.grant_work IS 'Grants the privileges that the role in outbox.worker_role needs';
 
 CREATE FUNCTION outbox.grant_dump(role text) RETURNS void
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp

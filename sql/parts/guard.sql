@@ -1,13 +1,13 @@
 /* outbox--1.0.sql: the objects of the extension, joined from the parts in sql/parts. */
 \echo Use "CREATE EXTENSION outbox" to load this file. \quit
 
--- What this script runs, and what the tables and views that it makes name, is
+-- The functions that this script and its tables and views call are
 -- PostgreSQL's own: a name without a schema is found in pg_catalog or not at all.
 -- The objects of outbox are all written with their schema.  The functions whose
 -- bodies are parsed when they are called have a search_path of their own.
 SET LOCAL search_path TO pg_catalog, pg_temp;
 
--- The owner of a schema may drop what is in it.  A schema that was made before
+-- The owner of a schema may drop its objects.  A schema that was made before
 -- is accepted only if a superuser owns it and everything in it.
 DO $$
 DECLARE

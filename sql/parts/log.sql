@@ -1,8 +1,8 @@
 ------------------------------------------------------------------------
--- Stamps and checks: what the columns of outbox.events are filled with.
+-- Stamps and checks: the values of the columns of outbox.events.
 --
--- PostgreSQL wants EXECUTE on what a DEFAULT or a CHECK calls from the role that
--- inserts.  So PUBLIC may execute these functions, and USAGE on the schema guards
+-- The role that inserts needs EXECUTE on functions that a DEFAULT or a CHECK
+-- calls.  So PUBLIC may execute these functions, and USAGE on the schema guards
 -- them.  They reveal nothing.  At worst they skip numbers and wake the worker.
 ------------------------------------------------------------------------
 
@@ -94,7 +94,7 @@ COMMENT ON TRIGGER changed ON outbox.origins IS 'Sessions and workers read it ag
 ALTER TABLE outbox.origins ENABLE ALWAYS TRIGGER changed;
 
 -- Not dumped.  A dump that is restored into the database that it came from, or into a
--- physical copy of it, brings snapshots of transactions that are not those of this system.
+-- physical copy of it, brings snapshots of transactions of another system.
 CREATE TABLE outbox.own_epochs (
     epoch int8 PRIMARY KEY
 );
@@ -155,13 +155,13 @@ COMMENT ON COLUMN outbox.events.created_at IS
 'When the event was emitted, by the wall clock (with a deliver_at: when it entered the log)';
 COMMENT ON COLUMN outbox.events.piece IS 'Piece of the log that holds the row';
 COMMENT ON COLUMN outbox.events.topic IS
-'What happened, like order.created: segments of letters, digits, "_" and "-" joined by dots, at most 255 '
+'The kind of event, like order.created: segments of letters, digits, "_" and "-" joined by dots, at most 255 '
 'bytes';
 COMMENT ON COLUMN outbox.events.type IS 'Name of the event contract, at most 255 bytes (NULL: the topic)';
 COMMENT ON COLUMN outbox.events.key IS
 'Events of one key are delivered in order, at most 1024 bytes (NULL: no order)';
 COMMENT ON COLUMN outbox.events.tenant IS
-'Customer that the event belongs to, 1 to 255 bytes: only its endpoints, and those without a tenant, get it '
+'Customer that the event belongs to, 1 to 255 bytes: its endpoints and the endpoints without a tenant get it '
 '(NULL: none, and only endpoints without a tenant get it)';
 COMMENT ON COLUMN outbox.events.expires_at IS 'Not delivered after this time (NULL: no limit)';
 COMMENT ON COLUMN outbox.events.headers IS

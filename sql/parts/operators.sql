@@ -1,8 +1,8 @@
 ------------------------------------------------------------------------
--- What operators ask for: retry, discard, replay, cancel, wait, test
+-- Requests of operators: retry, discard, replay, cancel, wait, test
 ------------------------------------------------------------------------
 
--- What was asked for again and again is one command.
+-- Repeated requests are one command.
 CREATE FUNCTION outbox.is_asked(endpoint_id int4, action text, seq int8) RETURNS bool
 LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_is_asked_1_0';
 COMMENT ON FUNCTION outbox.is_asked IS 'True if the last command that waits for this delivery is the same';
@@ -49,7 +49,7 @@ CREATE FUNCTION outbox.retry(endpoint text, event uuid DEFAULT NULL,
 LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$ SELECT outbox.command('retry', '{dead,retrying}', $1, $2, $3, $4) $$;
 COMMENT ON FUNCTION outbox.retry IS
-'Makes dead deliveries, and those that wait for a retry, due now with fresh attempts, and returns how many';
+'Makes deliveries that are dead, or wait for a retry, due now with fresh attempts, and returns how many';
 
 CREATE FUNCTION outbox.discard(endpoint text, event uuid DEFAULT NULL,
     topics text[] DEFAULT NULL, since timestamptz DEFAULT NULL) RETURNS int8
@@ -90,7 +90,7 @@ BEGIN
     IF NOT EXISTS (SELECT FROM outbox.events e WHERE most IS NOT NULL AND e.tenant = s.tenant AND e.seq > low
                    OFFSET most LIMIT 1) THEN
         -- One of the two branches is empty before it is read, and the index of tenants serves the other one.
-        -- The worker counts in the same way: what waits is sent again, whatever it waits for.
+        -- The worker counts in the same way: a waiting delivery is sent again, whatever it waits for.
         SELECT count(*) INTO n
         FROM (SELECT * FROM outbox.events WHERE s.tenant IS NULL
               UNION ALL SELECT * FROM outbox.events WHERE tenant = s.tenant) e
@@ -124,7 +124,7 @@ BEGIN
     RETURN n;
 END $$;
 COMMENT ON FUNCTION outbox.start_replay IS
-'Does what outbox.replay() does, and returns NULL where it would have to count more events than this';
+'As outbox.replay(), but returns NULL where it would have to count more events than this';
 
 CREATE FUNCTION outbox.replay(endpoint text, from_time timestamptz,
     to_time timestamptz DEFAULT now(), topics text[] DEFAULT NULL) RETURNS int8
@@ -155,7 +155,7 @@ BEGIN
     RETURN true;
 END $$;
 COMMENT ON FUNCTION outbox.cancel_replay IS
-'Ends a replay where it is, and returns true if it had not ended. What it has come to is sent';
+'Ends a replay where it is, and returns true if it had not ended. Events that it has come to are sent';
 
 CREATE FUNCTION outbox.cancel(event uuid, endpoint text DEFAULT NULL) RETURNS bool
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off

@@ -51,7 +51,7 @@ BEGIN
         RETURN ARRAY[9223372036854775807, 0, 0];
     ELSIF (CASE WHEN before ~ '^[0-9]{1,19}:[0-9]{1,10}:[0-9]{1,19}$'
                 THEN 9223372036854775807 < ANY (string_to_array(before, ':')::numeric[]) ELSE true END) THEN
-        RAISE EXCEPTION 'invalid cursor'        -- what it holds is not for each caller
+        RAISE EXCEPTION 'invalid cursor'        -- its content is not for each caller
             USING ERRCODE = 'invalid_parameter_value', COLUMN = 'before',
                   HINT = 'Pass the cursor of the page before, as it is, or none for the first page.';
     END IF;
@@ -231,7 +231,7 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION outbox.deliveries_page IS
-'The newest deliveries of an endpoint, or of all endpoints of a tenant, or those before a cursor';
+'The newest deliveries of an endpoint, or of all endpoints of a tenant, or the ones before a cursor';
 
 -- Requests are found by their events, so that writing them needs no index of endpoints.
 CREATE FUNCTION outbox.attempts_page(endpoint text DEFAULT NULL, tenant text DEFAULT NULL,
@@ -278,4 +278,4 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION outbox.attempts_page IS
-'Requests for the newest events to an endpoint, or to all endpoints of a tenant, or those before a cursor';
+'Requests for the newest events to an endpoint, or to all endpoints of a tenant, or the ones before a cursor';

@@ -1,7 +1,7 @@
 ------------------------------------------------------------------------
--- Portal: what an application lets its customers do themselves.
+-- Portal: functions for the customers of an application.
 --
--- Each function takes the tenant first.  What belongs to another tenant, or to none,
+-- Each function takes the tenant first.  An object of another tenant, or of none,
 -- does not exist for it.  A role that may call these functions names any tenant: it is
 -- the application's, which knows its customer.
 ------------------------------------------------------------------------
@@ -16,7 +16,7 @@ CREATE TABLE outbox.portal_limits_here (
     challenge       text                           -- of endpoints whose URL they choose
 );
 COMMENT ON TABLE outbox.portal_limits_here IS
-'Limits of tenants, where outbox.set_portal_limits() said so (NULL: as for all tenants), and what they have called';
+'Limits of tenants, where outbox.set_portal_limits() set any (NULL: as for all tenants), and their calls';
 
 CREATE FUNCTION outbox.portal_limits(tenant text) RETURNS jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -35,7 +35,7 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox.portal_limits IS
 'How many endpoints a tenant may have, which settings it may choose, how many calls in an hour may change '
-'something, and what challenge its receivers have to answer (NULL: a tenant without limits of its own)';
+'something, and which challenge its receivers have to answer (NULL: a tenant without limits of its own)';
 
 -- NULL leaves a value as it is.
 CREATE FUNCTION outbox.set_portal_limits(tenant text DEFAULT NULL, max_endpoints int4 DEFAULT NULL,
@@ -79,7 +79,7 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION outbox.set_portal_limits IS
-'Limits what a tenant does by the functions of the portal (tenant NULL: all that have no limits of their own)';
+'Limits the use of the portal by a tenant (tenant NULL: by all that have no limits of their own)';
 
 CREATE FUNCTION outbox.check_portal_setting(setting text) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
@@ -97,7 +97,7 @@ BEGIN
                   HINT = format('Use some of: %s.', array_to_string(options, ', '));
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox.check_portal_setting IS 'Refuses what is no setting of an endpoint (22023)';
+COMMENT ON FUNCTION outbox.check_portal_setting IS 'Refuses a name that is no setting of an endpoint (22023)';
 
 ------------------------------------------------------------------------
 -- Checks
@@ -133,7 +133,7 @@ END $$;
 COMMENT ON FUNCTION outbox.check_portal IS
 'Refuses a URL of another sink than HTTP (22023), and more patterns than a tenant may give (54000)';
 
--- What calls leave behind is bounded by their number.  The calls of a tenant run one after
+-- The rows that calls leave behind are bounded by their number.  The calls of a tenant run one after
 -- the other: the lock is one of a row, which no other role can take.
 CREATE FUNCTION outbox.portal_spend(tenant text, calls int4 DEFAULT 1) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
@@ -267,7 +267,7 @@ COMMENT ON FUNCTION outbox.portal_settings IS
 'The settings that a tenant gave (22023: no such setting, or one that it may not choose; 54000: too many patterns)';
 
 -- One form of an endpoint for all functions of the portal.  Times are in UTC and intervals in
--- seconds.  What is in it can be given to outbox.portal_alter_endpoint() again.  Its plan takes
+-- seconds.  Its settings can be given to outbox.portal_alter_endpoint() again.  Its plan takes
 -- longer to make than to run, so a session makes it once.
 CREATE FUNCTION outbox.portal_endpoint(tenant text, name text) RETURNS SETOF jsonb
 LANGUAGE plpgsql STABLE ROWS 10 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
@@ -309,7 +309,8 @@ DECLARE
 BEGIN
     RETURN jsonb_build_object('secret', CASE WHEN public IS NULL THEN outbox.endpoint_secret(name) END, 'public_key', public);
 END $$;
-COMMENT ON FUNCTION outbox.portal_key IS 'What an endpoint whose tenant was checked verifies requests with';
+COMMENT ON FUNCTION outbox.portal_key IS
+'The key that verifies requests of an endpoint whose tenant was checked';
 
 -- Hints of an operator's functions are for operators.
 CREATE FUNCTION outbox.portal_change(tenant text, name text, settings jsonb, url text) RETURNS jsonb
@@ -369,7 +370,7 @@ COMMENT ON FUNCTION outbox.portal_change IS
 'Creates an endpoint with this URL, or (NULL) changes settings of one whose tenant was checked, and returns it';
 
 ------------------------------------------------------------------------
--- What a tenant does with its endpoints
+-- Endpoints of a tenant
 ------------------------------------------------------------------------
 
 CREATE FUNCTION outbox.portal_endpoints(tenant text, name text DEFAULT NULL) RETURNS SETOF jsonb
@@ -447,7 +448,7 @@ BEGIN
     RETURN outbox.portal_change(tenant, name, settings, NULL);
 END $$;
 COMMENT ON FUNCTION outbox.portal_alter_endpoint IS
-'Changes settings of an endpoint of a tenant, those that it may choose (null: back to the default), and returns it';
+'Changes settings that a tenant may choose of its endpoint (null: back to the default), and returns it';
 
 CREATE FUNCTION outbox.portal_pause_endpoint(tenant text, name text) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
@@ -466,7 +467,7 @@ END $$;
 COMMENT ON FUNCTION outbox.portal_pause_endpoint IS
 'Sends nothing more to an endpoint of a tenant until it is resumed, and returns it';
 
--- A tenant does not undo what an operator decided, neither by going on nor by making
+-- A tenant does not undo an operator's decision, neither by going on nor by making
 -- the endpoint anew.
 CREATE FUNCTION outbox.check_portal_paused(s outbox.endpoint_settings) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
@@ -503,7 +504,7 @@ COMMENT ON FUNCTION outbox.portal_drop_endpoint IS
 'Removes an endpoint of a tenant that has nothing undelivered, or, with discard, any of its endpoints '
 '(55000: the operator paused it)';
 
--- One query, and no lock: a read-only transaction may call it, and what it returns is
+-- One query, and no lock: a read-only transaction may call it, and it returns
 -- the secret of the endpoint whose tenant was compared.
 CREATE FUNCTION outbox.portal_secret(tenant text, name text) RETURNS jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -531,7 +532,7 @@ COMMENT ON FUNCTION outbox.portal_rotate_secret IS
 'Gives an endpoint of a tenant another secret, and returns it with that, while requests carry both signatures during grace';
 
 ------------------------------------------------------------------------
--- What a tenant does with its deliveries
+-- Deliveries of a tenant
 ------------------------------------------------------------------------
 
 -- The numbers of a cursor count the events and endpoints of all tenants.  So a customer gets
@@ -600,7 +601,8 @@ BEGIN
     RETURN jsonb_build_object('deliveries', deliveries, 'searched_to', searched, 'cursor', outbox.portal_cursor(cursor, false));
 END $$;
 COMMENT ON FUNCTION outbox.portal_deliveries IS
-'The newest deliveries of a tenant, or those before a cursor, with the time of the event up to which they were searched';
+'The newest deliveries of a tenant, or the ones before a cursor, with the time of the event up to which they '
+'were searched';
 
 CREATE FUNCTION outbox.portal_attempts(tenant text, endpoint text DEFAULT NULL, event uuid DEFAULT NULL,
     before text DEFAULT NULL, page_size int4 DEFAULT 20) RETURNS jsonb
@@ -624,7 +626,7 @@ BEGIN
     RETURN result;
 END $$;
 COMMENT ON FUNCTION outbox.portal_attempts IS
-'Requests for the newest events of a tenant, or to one of its endpoints, or those before a cursor';
+'Requests for the newest events of a tenant, or to one of its endpoints, or the ones before a cursor';
 
 CREATE FUNCTION outbox.portal_delivery(tenant text, endpoint text, event uuid) RETURNS jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET "TimeZone" = 'UTC' SET jit = off
@@ -655,7 +657,7 @@ BEGIN
     RETURN delivery || jsonb_build_object('event', content, 'attempts', COALESCE(attempts, '[]'));
 END $$;
 COMMENT ON FUNCTION outbox.portal_delivery IS
-'What became of an event at an endpoint of a tenant, with its content and the newest thousand requests';
+'The delivery of an event to an endpoint of a tenant, with its content and the newest thousand requests';
 
 CREATE FUNCTION outbox.portal_retry(tenant text, endpoint text, event uuid DEFAULT NULL,
     since timestamptz DEFAULT NULL, topics text[] DEFAULT NULL) RETURNS jsonb
@@ -739,10 +741,10 @@ BEGIN
     RETURN QUERY SELECT outbox.figures(endpoint, outbox.portal_tenant(tenant), bucket, from_time, to_time);
 END $$;
 COMMENT ON FUNCTION outbox.portal_figures IS
-'What an endpoint of a tenant or (NULL) all of them did from one time to another, as outbox.figures()';
+'Figures of an endpoint of a tenant or (NULL) of all of them from one time to another, as outbox.figures()';
 
 ------------------------------------------------------------------------
--- What a tenant may subscribe to
+-- Topics that a tenant may subscribe to
 ------------------------------------------------------------------------
 
 -- The catalogue is the operator's, and the same for all tenants.

@@ -1,11 +1,11 @@
 ------------------------------------------------------------------------
--- Privileges: at first only the owner has any.  doc/security.md lists what to grant.
+-- Privileges: at first only the owner has any.  doc/security.md lists the grants.
 ------------------------------------------------------------------------
 
 -- Default privileges of the role that runs this script may have granted others
 -- something. That is taken back, and so is EXECUTE from PUBLIC, except for the
--- functions that defaults and constraints of outbox.events call. So is what the schema
--- grants: a role that may create in it could plant a function that one of these calls.
+-- functions that defaults and constraints of outbox.events call. So are grants on the
+-- schema: a role that may create in it could plant a function that one of these calls.
 DO $$
 DECLARE
     f regprocedure;

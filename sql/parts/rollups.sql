@@ -1,9 +1,9 @@
 ------------------------------------------------------------------------
--- Figures that are kept: what each endpoint did, by five minutes for two days, and by the
+-- Figures that are kept of each endpoint, by five minutes for two days, and by the
 -- hour for 90.
 ------------------------------------------------------------------------
 
--- Pieces 0 to 2 have buckets of five minutes and are used for a day each, 3 to 5 those of an
+-- Pieces 0 to 2 have buckets of five minutes and are used for a day each, 3 to 5 buckets of an
 -- hour for 45 days.  Which one follows from the time, and the worker empties it before.
 CREATE TABLE outbox.figures (
     piece           int2 NOT NULL,
@@ -22,7 +22,7 @@ CREATE TABLE outbox.figures_3 PARTITION OF outbox.figures FOR VALUES IN (3) USIN
 CREATE TABLE outbox.figures_4 PARTITION OF outbox.figures FOR VALUES IN (4) USING heap;
 CREATE TABLE outbox.figures_5 PARTITION OF outbox.figures FOR VALUES IN (5) USING heap;
 COMMENT ON TABLE outbox.figures IS
-'What endpoints did, by five minutes for two days and by the hour for 90, dropped or not';
+'Figures of endpoints, by five minutes for two days and by the hour for 90, dropped or not';
 COMMENT ON TABLE outbox.figures_0 IS 'A piece of the figures of five minutes: the pieces are used in turn';
 COMMENT ON TABLE outbox.figures_1 IS 'A piece of the figures of five minutes: the pieces are used in turn';
 COMMENT ON TABLE outbox.figures_2 IS 'A piece of the figures of five minutes: the pieces are used in turn';
@@ -32,7 +32,8 @@ COMMENT ON TABLE outbox.figures_5 IS 'A piece of the figures of hours: the piece
 
 CREATE FUNCTION outbox.figures_sum(counts bytea) RETURNS bytea
 LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_figures_sum_1_0';
-COMMENT ON FUNCTION outbox.figures_sum IS 'outbox.figures.counts of several rows, one behind the other, as those of one row';
+COMMENT ON FUNCTION outbox.figures_sum IS
+'outbox.figures.counts of several rows, one behind the other, as of one row';
 
 CREATE FUNCTION outbox.figures_shown(counts bytea) RETURNS jsonb
 LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_figures_shown_1_0';
@@ -81,7 +82,7 @@ BEGIN
     from_time := date_bin(bucket, from_time, zero);
     RETURN QUERY
     SELECT jsonb_build_object('at', date_bin(bucket, b.at, zero)) || outbox.figures_shown(string_agg(b.counts, ''))
-    -- a bytea has 1 GB at most, so those of one time are added up first
+    -- a bytea has 1 GB at most, so buckets of one time are added up first
     FROM (SELECT f.at, outbox.figures_sum(string_agg(f.counts, '')) AS counts
           FROM (SELECT r.at, r.counts FROM outbox.figures r
                 WHERE ids IS NOT NULL AND r.endpoint_id = ANY (ids) AND r.at >= from_time AND r.at < to_time
@@ -94,8 +95,8 @@ BEGIN
     GROUP BY date_bin(bucket, b.at, zero) ORDER BY date_bin(bucket, b.at, zero);
 END $$;
 COMMENT ON FUNCTION outbox.figures IS
-'What an endpoint, those of a tenant or (NULL) all did from one time to another, by buckets of five minutes or more: '
-'those of the last two days below an hour, of 90 days else';
+'Figures of an endpoint, of a tenant or (NULL) of all from one time to another, by buckets of five minutes or '
+'more: below an hour of the last two days, else of 90 days';
 
 CREATE FUNCTION outbox.tenant_usage(from_time timestamptz, to_time timestamptz DEFAULT now(),
     OUT tenant text, OUT delivered int8, OUT failed_attempts int8) RETURNS SETOF record
@@ -107,4 +108,4 @@ WHERE f.piece IN (3, 4, 5) AND f.tenant IS NOT NULL AND f.at >= $1 AND f.at < $2
 GROUP BY f.tenant ORDER BY f.tenant
 $$;
 COMMENT ON FUNCTION outbox.tenant_usage IS
-'What was delivered to each tenant, and how many attempts failed, in the hours that began between two times';
+'Deliveries to each tenant, and failed attempts, in the hours that began between two times';

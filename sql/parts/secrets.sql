@@ -22,7 +22,7 @@ ALTER TABLE outbox.endpoint_secrets
     ALTER COLUMN previous SET STORAGE PLAIN,
     ALTER COLUMN credentials SET STORAGE PLAIN;
 COMMENT ON TABLE outbox.endpoint_secrets IS
-'What requests are signed with, which only the owner and the worker read, and which no dump has';
+'Secrets that sign requests, which only the owner and the worker read, and which no dump has';
 ALTER TABLE outbox.endpoint_secrets ENABLE ROW LEVEL SECURITY;
 -- A sub-select, which is asked once and before any row: a condition of the reader's that
 -- is cheaper than the policy's would else be judged first, and its time tells the value.

@@ -26,7 +26,8 @@ BEGIN
     LEFT JOIN outbox.tenant_limits_here common ON common.tenant = '';
 END $$;
 COMMENT ON FUNCTION outbox.tenant_limits IS
-'What all endpoints of a tenant together may use, and what is kept for them (tenant NULL: a tenant without limits of its own)';
+'Limits of all endpoints of a tenant together, and of the deliveries that are kept for them (tenant NULL: a '
+'tenant without limits of its own)';
 
 -- NULL leaves a value as it is.
 CREATE FUNCTION outbox.set_tenant_limits(tenant text DEFAULT NULL, max_in_flight int4 DEFAULT NULL,
@@ -74,5 +75,5 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION outbox.set_tenant_limits IS
-'Limits what all endpoints of a tenant together may use, and what is kept for them (tenant NULL: of each tenant that '
-'has no limits of its own)';
+'Limits all endpoints of a tenant together, and the deliveries that are kept for them (tenant NULL: of each '
+'tenant that has no limits of its own)';

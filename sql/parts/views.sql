@@ -42,9 +42,9 @@ COMMENT ON COLUMN outbox.endpoint_positions.endpoint_id IS 'number of the endpoi
 COMMENT ON COLUMN outbox.endpoint_positions.name IS 'name of the endpoint';
 COMMENT ON COLUMN outbox.endpoint_positions.tenant IS
 'tenant that the endpoint belongs to (NULL: none, it gets the events of all tenants and of none)';
-COMMENT ON COLUMN outbox.endpoint_positions.read IS 'snapshot: what it sees was read';
+COMMENT ON COLUMN outbox.endpoint_positions.read IS 'snapshot: all that it sees was read';
 COMMENT ON COLUMN outbox.endpoint_positions.reading IS
-'snapshot: what it sees was read up to last_seq (NULL: between two ticks)';
+'snapshot: all that it sees was read up to last_seq (NULL: between two ticks)';
 COMMENT ON COLUMN outbox.endpoint_positions.last_seq IS 'last event of reading that was read';
 COMMENT ON COLUMN outbox.endpoint_positions.seq IS 'about where in the log that is';
 COMMENT ON COLUMN outbox.endpoint_positions.seq_low IS
@@ -67,47 +67,43 @@ SELECT s.name, s.tenant, outbox.shown(s.endpoint_id, s.url) AS url, s.topics, s.
 FROM outbox.endpoint_settings s;
 COMMENT ON VIEW outbox.endpoints IS 'Endpoints and their settings, without the secret';
 COMMENT ON COLUMN outbox.endpoints.name IS 'name of the endpoint';
-COMMENT ON COLUMN outbox.endpoints.tenant IS
-'tenant that the endpoint belongs to (NULL: none, it gets the events of all tenants and of none)';
+COMMENT ON COLUMN outbox.endpoints.tenant IS 'tenant of the endpoint (NULL: none, it gets all events)';
 COMMENT ON COLUMN outbox.endpoints.url IS 'where requests go (may hold a token in its path or query)';
-COMMENT ON COLUMN outbox.endpoints.topics IS 'topic patterns that it subscribes to';
-COMMENT ON COLUMN outbox.endpoints.filter IS
-'predicate over the payload that must be true, as jsonpath (NULL: none)';
+COMMENT ON COLUMN outbox.endpoints.topics IS 'topic patterns';
+COMMENT ON COLUMN outbox.endpoints.filter IS 'jsonpath predicate that the payload must satisfy (NULL: none)';
 COMMENT ON COLUMN outbox.endpoints.format IS 'standard, raw, cloudevents or cloudevents-binary';
-COMMENT ON COLUMN outbox.endpoints.headers IS
-'headers that are sent with each request, which may hold tokens (NULL: none)';
+COMMENT ON COLUMN outbox.endpoints.headers IS 'headers of each request, which may hold tokens (NULL: none)';
 COMMENT ON COLUMN outbox.endpoints.config IS 'options of the sink (NULL: none)';
-COMMENT ON COLUMN outbox.endpoints.credentials IS
-'names of the credentials that it has, without their values (NULL: none)';
+COMMENT ON COLUMN outbox.endpoints.credentials IS 'names of its credentials, without values (NULL: none)';
 COMMENT ON COLUMN outbox.endpoints.ordering IS 'key, none or strict';
-COMMENT ON COLUMN outbox.endpoints.on_exhausted IS 'what a dead event means for its key: skip or block';
+COMMENT ON COLUMN outbox.endpoints.on_exhausted IS 'effect of a dead event on its key: skip or block';
 COMMENT ON COLUMN outbox.endpoints.max_in_flight IS 'requests in flight at most';
 COMMENT ON COLUMN outbox.endpoints.rate_limit IS 'requests per second (NULL: no limit)';
 COMMENT ON COLUMN outbox.endpoints.timeout IS 'time for a whole request';
-COMMENT ON COLUMN outbox.endpoints.connect_timeout IS 'time for the name lookup and the connection';
+COMMENT ON COLUMN outbox.endpoints.connect_timeout IS 'time for name lookup and connection';
 COMMENT ON COLUMN outbox.endpoints.max_attempts IS 'attempts after which a delivery is dead (NULL: no limit)';
 COMMENT ON COLUMN outbox.endpoints.max_age IS
 'time after the first attempt from which on a failed delivery is dead';
-COMMENT ON COLUMN outbox.endpoints.backoff_base IS 'upper bound of the wait after the first failure';
-COMMENT ON COLUMN outbox.endpoints.backoff_max IS 'upper bound of any wait';
+COMMENT ON COLUMN outbox.endpoints.backoff_base IS 'longest wait after the first failure';
+COMMENT ON COLUMN outbox.endpoints.backoff_max IS 'longest wait ever';
 COMMENT ON COLUMN outbox.endpoints.batch_size IS 'events in a request at most (1: no batches)';
-COMMENT ON COLUMN outbox.endpoints.batch_wait IS 'how long the oldest event of a batch may wait for others';
+COMMENT ON COLUMN outbox.endpoints.batch_wait IS 'longest wait of the oldest event of a batch for others';
 COMMENT ON COLUMN outbox.endpoints.disable_after IS
-'time of nothing but failures after which it is disabled (NULL: never)';
+'time of failures alone after which it is disabled (NULL: never)';
 COMMENT ON COLUMN outbox.endpoints.state IS 'active, unverified, paused or disabled, as stored';
 COMMENT ON COLUMN outbox.endpoints.state_since IS 'when that state began';
 COMMENT ON COLUMN outbox.endpoints.reason IS
-'why it is paused or disabled: paused by and a role, paused by its tenant, the receiver answered 410 Gone, the '
-'receiver answered webhook-delivery: disable, failed for disable_after or its filter is too long for its payloads '
-'(NULL: active)';
-COMMENT ON COLUMN outbox.endpoints.created_at IS 'when the endpoint was created';
-COMMENT ON COLUMN outbox.endpoints.label IS 'what people call it (NULL: nothing)';
-COMMENT ON COLUMN outbox.endpoints.metadata IS 'what the application notes about it (NULL: nothing)';
-COMMENT ON COLUMN outbox.endpoints.updated_at IS 'when a setting, a secret or the state last changed';
+'why it is paused or disabled: paused by and a role, paused by its tenant, the receiver answered 410 Gone, '
+'the receiver answered webhook-delivery: disable, failed for disable_after or its filter is too long for its '
+'payloads (NULL: active)';
+COMMENT ON COLUMN outbox.endpoints.created_at IS 'time of its creation';
+COMMENT ON COLUMN outbox.endpoints.label IS 'name for people (NULL: none)';
+COMMENT ON COLUMN outbox.endpoints.metadata IS 'notes of the application (NULL: none)';
+COMMENT ON COLUMN outbox.endpoints.updated_at IS 'last change of a setting, a secret or the state';
 COMMENT ON COLUMN outbox.endpoints.version IS 'number of these changes, from 1';
 COMMENT ON COLUMN outbox.endpoints.challenge IS
-'how its receiver has to prove that it wants events: options or echo (NULL: it need not)';
-COMMENT ON COLUMN outbox.endpoints.verified_at IS 'when it did (NULL: it has not)';
+'proof that its receiver has to give: options or echo (NULL: none)';
+COMMENT ON COLUMN outbox.endpoints.verified_at IS 'when it gave the proof (NULL: it has not)';
 
 CREATE VIEW outbox.log_size AS
 SELECT l.bytes, m.min_seq, m.oldest_at, CASE WHEN q.is_called THEN q.last_value ELSE 0 END AS max_seq
@@ -167,46 +163,44 @@ CROSS JOIN LATERAL (
     FROM (SELECT CASE WHEN s.state = 'active' AND s.challenge IS NOT NULL AND s.verified_at IS NULL THEN 'unverified'
                       ELSE s.state END AS state) u) w;
 COMMENT ON VIEW outbox.stats IS
-'How each endpoint is doing, at a cost that does not depend on the size of the log';
+'State and figures of each endpoint, at a cost that does not depend on the size of the log';
 COMMENT ON COLUMN outbox.stats.endpoint IS 'name of the endpoint';
-COMMENT ON COLUMN outbox.stats.tenant IS
-'tenant that the endpoint belongs to (NULL: none, it gets the events of all tenants and of none)';
+COMMENT ON COLUMN outbox.stats.tenant IS 'tenant of the endpoint (NULL: none, it gets all events)';
 COMMENT ON COLUMN outbox.stats.state IS 'active, unverified, paused, held, backing_off or disabled';
 COMMENT ON COLUMN outbox.stats.state_since IS 'when that state began';
 COMMENT ON COLUMN outbox.stats.reason IS
-'why it is not active, or what holds an active one back: the receiver asked to wait (Retry-After), '
-'outbox.worker_memory or something else of the worker is used up, the receiver refuses a topic, which is named, or a broker does not answer or takes no records (NULL: neither)';
+'why it is not active, or why an active one waits: the receiver asked to wait (Retry-After), '
+'outbox.worker_memory or something else of the worker is used up, the receiver refuses a topic, which is '
+'named, or a broker does not answer or takes no records (NULL: neither)';
 COMMENT ON COLUMN outbox.stats.pending IS
 'events that wait for their first attempt and are not blocked (NULL: the log is locked, and no worker counts)';
-COMMENT ON COLUMN outbox.stats.pending_exact IS
-'false: pending is an estimate, because counting lags behind, or no worker has just looked at the log';
+COMMENT ON COLUMN outbox.stats.pending_exact IS 'false: pending is an estimate';
 COMMENT ON COLUMN outbox.stats.processing IS 'deliveries in flight';
 COMMENT ON COLUMN outbox.stats.retrying IS
-'deliveries that failed and wait for their next attempt, and those that outbox.retry(), resend(), replay() or '
-'send_test() asked for, or whose piece of the log was emptied, and that are not sent yet';
+'deliveries that failed and wait for their next attempt, or wait for one that outbox.retry(), resend(), '
+'replay() or send_test() asked for, or whose piece of the log was emptied';
 COMMENT ON COLUMN outbox.stats.blocked IS
 'deliveries that wait behind another one of their key and have a row for it. With ordering strict and a dead '
 'one that blocks, all that wait';
-COMMENT ON COLUMN outbox.stats.dead IS 'deliveries that were given up and not dealt with';
+COMMENT ON COLUMN outbox.stats.dead IS 'deliveries that were given up, and neither retried nor discarded';
 COMMENT ON COLUMN outbox.stats.delivered IS 'deliveries since the endpoint was created';
 COMMENT ON COLUMN outbox.stats.failed_attempts IS
-'failed attempts since the endpoint was created, one for each event of a failed batch';
+'failed attempts since the endpoint was created, one for each event of a batch';
 COMMENT ON COLUMN outbox.stats.oldest_pending_age IS
 'age of the oldest event that waits for its first attempt or is in flight (NULL: none, or not known)';
 COMMENT ON COLUMN outbox.stats.retained_bytes IS
-'part of the log that the endpoint has yet to read, in bytes, estimated (NULL: the log is locked)';
+'estimate of the part of the log that it has yet to read, in bytes (NULL: the log is locked)';
 COMMENT ON COLUMN outbox.stats.next_attempt_at IS
-'when the next retry is due, or while backing off the next probe, or while the receiver asked to wait the next '
-'request (NULL: none)';
+'when the next retry, the next probe while backing off, or the next request after a Retry-After is due (NULL: '
+'none)';
 COMMENT ON COLUMN outbox.stats.rate_per_s IS 'deliveries per second, over the last minute';
 COMMENT ON COLUMN outbox.stats.latency_p50_ms IS
-'median of the time from emit to 2xx, in ms: first attempts of the last five minutes (NULL: none)';
-COMMENT ON COLUMN outbox.stats.latency_p95_ms IS '95th percentile of the same, in ms';
-COMMENT ON COLUMN outbox.stats.latency_p99_ms IS '99th percentile of the same, in ms';
+'median time from emit to 2xx, in ms, of first attempts of the last five minutes (NULL: none)';
+COMMENT ON COLUMN outbox.stats.latency_p95_ms IS '95th percentile, in ms';
+COMMENT ON COLUMN outbox.stats.latency_p99_ms IS '99th percentile, in ms';
 COMMENT ON COLUMN outbox.stats.last_success_at IS
-'when a request last succeeded (NULL: not since the worker started)';
-COMMENT ON COLUMN outbox.stats.last_error IS
-'the last failure in words (NULL: none since the worker started)';
+'last successful request (NULL: none since the worker started)';
+COMMENT ON COLUMN outbox.stats.last_error IS 'last failure in words (NULL: none since the worker started)';
 
 -- The log, and the events that are kept for parked deliveries. A row of another log
 -- is not an event of this one, and may have the same number as one. An event may be
@@ -227,9 +221,10 @@ FROM (SELECT id, seq, xid, epoch, created_at, expires_at, topic, type, key, tena
              payload, body, content_type, test_of, true FROM outbox.kept_events) a
 WHERE outbox.log_xid(epoch, xid) IS NOT NULL
 AND NOT (kept AND EXISTS (SELECT 1 FROM outbox.events e WHERE e.seq = a.seq AND e.epoch = a.epoch));
-COMMENT ON VIEW outbox.all_events IS 'Events of the log and those that are kept for parked deliveries';
+COMMENT ON VIEW outbox.all_events IS
+'Events of the log and events that are kept for parked deliveries, with their payloads';
 COMMENT ON COLUMN outbox.all_events.id IS 'id of the event';
-COMMENT ON COLUMN outbox.all_events.seq IS 'number of the event in the log';
+COMMENT ON COLUMN outbox.all_events.seq IS 'number in the log';
 COMMENT ON COLUMN outbox.all_events.xid IS 'transaction that emitted it';
 COMMENT ON COLUMN outbox.all_events.epoch IS 'origin that it was written in';
 COMMENT ON COLUMN outbox.all_events.created_at IS 'when it was emitted';
@@ -243,7 +238,7 @@ COMMENT ON COLUMN outbox.all_events.payload IS 'payload (NULL: there is a body)'
 COMMENT ON COLUMN outbox.all_events.body IS 'bytes (NULL: there is a payload)';
 COMMENT ON COLUMN outbox.all_events.content_type IS 'media type of body (NULL: there is a payload)';
 COMMENT ON COLUMN outbox.all_events.test_of IS
-'number of the endpoint that outbox.send_test() made it for (NULL: it is no test)';
+'number of the endpoint that outbox.send_test() made it for (NULL: no test)';
 COMMENT ON COLUMN outbox.all_events.forgotten IS
 'true once outbox.forget() concerns it: key, headers, payload and body are removed, or soon will be';
 
@@ -297,7 +292,7 @@ LEFT JOIN LATERAL (SELECT (array_agg(l.attempt ORDER BY l.started_at DESC))[1] A
                          AND r.seq_high >= e.seq) l) a ON true
 -- No endpoint subscribes to a test event, which is shown at its one endpoint. No
 -- endpoint subscribes to events that a seek skipped, some of which may have been
--- replayed. What it skipped before the place that it left is in its row.
+-- replayed. Events that it skipped before the place that it left are in its row.
 WHERE (e.test_of IS NOT NULL
        OR cardinality(v.topics) = 0
        OR (outbox.topic_in(e.topic, v.topics)
@@ -361,13 +356,13 @@ JOIN outbox.endpoint_settings s ON (s.tenant IS NULL OR s.tenant = e.tenant)
                                AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE
 WHERE outbox.log_xid(e.epoch, e.xid) IS NOT NULL;
 COMMENT ON VIEW outbox.deliveries IS
-'What became of each event at each endpoint that subscribed to it when it was emitted, at most one settle '
-'interval ago';
+'State of each event at each endpoint that subscribed to it when it was emitted, at most one settle interval '
+'old';
 COMMENT ON COLUMN outbox.deliveries.event_id IS 'id of the event, sent as webhook-id';
-COMMENT ON COLUMN outbox.deliveries.seq IS 'number of the event in the log (NULL: scheduled)';
-COMMENT ON COLUMN outbox.deliveries.topic IS 'topic of the event';
-COMMENT ON COLUMN outbox.deliveries.type IS 'type of the event, or its topic where none was given';
-COMMENT ON COLUMN outbox.deliveries.key IS 'key of the event (NULL: none)';
+COMMENT ON COLUMN outbox.deliveries.seq IS 'number in the log (NULL: scheduled)';
+COMMENT ON COLUMN outbox.deliveries.topic IS 'topic';
+COMMENT ON COLUMN outbox.deliveries.type IS 'type, or the topic where none was given';
+COMMENT ON COLUMN outbox.deliveries.key IS 'key (NULL: none)';
 COMMENT ON COLUMN outbox.deliveries.tenant IS 'tenant of the event (NULL: none)';
 COMMENT ON COLUMN outbox.deliveries.endpoint IS 'name of the endpoint';
 COMMENT ON COLUMN outbox.deliveries.status IS
@@ -377,13 +372,13 @@ COMMENT ON COLUMN outbox.deliveries.reason IS
 'is gone or unreadable. Of scheduled: set aside. Of cancelled: cancelled, discarded or backlog. NULL: any other '
 'status';
 COMMENT ON COLUMN outbox.deliveries.attempts IS
-'attempts since it was last emitted, retried, resent or replayed, without probes that failed (0 once they are '
+'attempts since it was last emitted, retried, resent or replayed, without failed probes (0 once they are '
 'forgotten, or not written, see outbox.attempts_retention and outbox.log_attempts)';
 COMMENT ON COLUMN outbox.deliveries.next_attempt_at IS
-'when the next attempt is due, or a scheduled event (NULL: neither retrying nor scheduled)';
+'when the next attempt, or a scheduled event, is due (NULL: neither retrying nor scheduled)';
 COMMENT ON COLUMN outbox.deliveries.last_status_code IS
 'HTTP status of the last attempt (NULL: no answer, or forgotten)';
-COMMENT ON COLUMN outbox.deliveries.last_error IS 'the last failure in words (NULL: none, or forgotten)';
+COMMENT ON COLUMN outbox.deliveries.last_error IS 'last failure in words (NULL: none, or forgotten)';
 COMMENT ON COLUMN outbox.deliveries.created_at IS 'when the event was emitted';
 COMMENT ON COLUMN outbox.deliveries.delivered_at IS
 'when the receiver answered 2xx (NULL: not yet, or forgotten)';
@@ -399,25 +394,22 @@ JOIN outbox.all_events e ON e.seq = k.seq AND e.id = k.event_id
 WHERE k.status = 'dead' AND NOT e.forgotten;
 COMMENT ON VIEW outbox.dead_letters IS 'Deliveries that were given up, with the event';
 COMMENT ON COLUMN outbox.dead_letters.event_id IS 'id of the event, sent as webhook-id';
-COMMENT ON COLUMN outbox.dead_letters.seq IS 'number of the event in the log';
-COMMENT ON COLUMN outbox.dead_letters.topic IS 'topic of the event';
-COMMENT ON COLUMN outbox.dead_letters.type IS 'type of the event, or its topic where none was given';
-COMMENT ON COLUMN outbox.dead_letters.key IS 'key of the event (NULL: none)';
+COMMENT ON COLUMN outbox.dead_letters.seq IS 'number in the log';
+COMMENT ON COLUMN outbox.dead_letters.topic IS 'topic';
+COMMENT ON COLUMN outbox.dead_letters.type IS 'type, or the topic where none was given';
+COMMENT ON COLUMN outbox.dead_letters.key IS 'key (NULL: none)';
 COMMENT ON COLUMN outbox.dead_letters.tenant IS 'tenant of the event (NULL: none)';
 COMMENT ON COLUMN outbox.dead_letters.endpoint IS 'name of the endpoint';
 COMMENT ON COLUMN outbox.dead_letters.status IS 'dead';
-COMMENT ON COLUMN outbox.dead_letters.reason IS
-'max_attempts, max_age, expired, aborted by receiver, invalid event, filter failed, backlog, event is gone '
-'or unreadable';
-COMMENT ON COLUMN outbox.dead_letters.attempts IS
-'attempts that counted, without probes of an endpoint that is backing off';
+COMMENT ON COLUMN outbox.dead_letters.reason IS 'as in outbox.deliveries';
+COMMENT ON COLUMN outbox.dead_letters.attempts IS 'attempts that counted, without probes';
 COMMENT ON COLUMN outbox.dead_letters.last_status_code IS 'HTTP status of the last attempt (NULL: no answer)';
-COMMENT ON COLUMN outbox.dead_letters.last_error IS 'the last failure in words';
+COMMENT ON COLUMN outbox.dead_letters.last_error IS 'last failure in words';
 COMMENT ON COLUMN outbox.dead_letters.created_at IS 'when the event was emitted';
 COMMENT ON COLUMN outbox.dead_letters.parked_at IS 'when the delivery first failed or was blocked';
-COMMENT ON COLUMN outbox.dead_letters.headers IS 'headers of the event (NULL: none)';
-COMMENT ON COLUMN outbox.dead_letters.payload IS 'payload of the event (NULL: there is a body)';
-COMMENT ON COLUMN outbox.dead_letters.body IS 'bytes of the event (NULL: there is a payload)';
+COMMENT ON COLUMN outbox.dead_letters.headers IS 'headers (NULL: none)';
+COMMENT ON COLUMN outbox.dead_letters.payload IS 'payload (NULL: there is a body)';
+COMMENT ON COLUMN outbox.dead_letters.body IS 'bytes (NULL: there is a payload)';
 COMMENT ON COLUMN outbox.dead_letters.content_type IS 'media type of body (NULL: there is a payload)';
 
 -- The rows of outbox.attempt_log are a member of their own, so that they are read in the
@@ -438,12 +430,10 @@ LEFT JOIN outbox.endpoint_settings s USING (endpoint_id);
 COMMENT ON VIEW outbox.attempts IS
 'Requests that were made, for outbox.attempts_retention, with a row for each event of a batch';
 COMMENT ON COLUMN outbox.attempts.event_id IS 'id of the event';
-COMMENT ON COLUMN outbox.attempts.seq IS 'number of the event in the log';
+COMMENT ON COLUMN outbox.attempts.seq IS 'number in the log';
 COMMENT ON COLUMN outbox.attempts.endpoint IS 'name of the endpoint (NULL: it was dropped)';
-COMMENT ON COLUMN outbox.attempts.tenant IS
-'tenant that the endpoint belongs to (NULL: none, or it was dropped)';
-COMMENT ON COLUMN outbox.attempts.attempt IS
-'number of the attempt, from 1 (probes do not count and repeat a number)';
+COMMENT ON COLUMN outbox.attempts.tenant IS 'tenant of the endpoint (NULL: none, or it was dropped)';
+COMMENT ON COLUMN outbox.attempts.attempt IS 'number of the attempt, from 1 (probes repeat a number)';
 COMMENT ON COLUMN outbox.attempts.started_at IS 'when the request was made';
 COMMENT ON COLUMN outbox.attempts.duration_ms IS 'how long it took, in ms';
 COMMENT ON COLUMN outbox.attempts.status_code IS 'HTTP status (NULL: no answer)';
@@ -459,9 +449,8 @@ COMMENT ON VIEW outbox.held_steps IS
 COMMENT ON COLUMN outbox.held_steps.worker IS 'number of the worker in the database, from 1';
 COMMENT ON COLUMN outbox.held_steps.step IS 'which step';
 COMMENT ON COLUMN outbox.held_steps.endpoint IS
-'name of the endpoint that it failed for (NULL: the whole step, or it was dropped)';
-COMMENT ON COLUMN outbox.held_steps.tenant IS
-'tenant that the endpoint belongs to (NULL: none, or the whole step)';
+'endpoint that it failed for (NULL: the whole step, or it was dropped)';
+COMMENT ON COLUMN outbox.held_steps.tenant IS 'tenant of the endpoint (NULL: none, or the whole step)';
 COMMENT ON COLUMN outbox.held_steps.reason IS
 'locked, privilege, missing, constraint, data, resources, cancelled, stuck or error';
 COMMENT ON COLUMN outbox.held_steps.sqlstate IS 'SQLSTATE of the last error';
@@ -476,10 +465,9 @@ SELECT s.name AS endpoint, s.tenant, r.topics, r.from_time, r.to_time, r.events,
 FROM outbox.replays r JOIN outbox.endpoint_settings s USING (endpoint_id);
 COMMENT ON VIEW outbox.replay_progress IS 'Replays, and how far each of them is';
 COMMENT ON COLUMN outbox.replay_progress.endpoint IS 'name of the endpoint';
-COMMENT ON COLUMN outbox.replay_progress.tenant IS
-'tenant that the endpoint belongs to (NULL: none, it gets the events of all tenants and of none)';
-COMMENT ON COLUMN outbox.replay_progress.topics IS 'topic patterns that were asked for (NULL: any topic)';
-COMMENT ON COLUMN outbox.replay_progress.from_time IS 'events that were emitted at this time or later';
+COMMENT ON COLUMN outbox.replay_progress.tenant IS 'tenant of the endpoint (NULL: none, it gets all events)';
+COMMENT ON COLUMN outbox.replay_progress.topics IS 'topic patterns (NULL: any topic)';
+COMMENT ON COLUMN outbox.replay_progress.from_time IS 'emitted at this time or later';
 COMMENT ON COLUMN outbox.replay_progress.to_time IS 'and at this time or earlier';
 COMMENT ON COLUMN outbox.replay_progress.events IS 'events that it has come to, each of which is sent again';
 COMMENT ON COLUMN outbox.replay_progress.started_at IS 'when outbox.replay() was called';
@@ -506,12 +494,9 @@ COMMENT ON VIEW outbox.set_aside IS
 'Scheduled events and operators'' commands that failed, and why (each is tried again, and nothing else waits '
 'for it), and rows of sources that cannot be events';
 COMMENT ON COLUMN outbox.set_aside.what IS 'scheduled, command or source';
-COMMENT ON COLUMN outbox.set_aside.event_id IS
-'the event (NULL: the delivery that a command was meant for is gone)';
-COMMENT ON COLUMN outbox.set_aside.endpoint IS
-'the endpoint that a command was meant for (NULL: a scheduled event)';
-COMMENT ON COLUMN outbox.set_aside.tenant IS
-'tenant of the event, or the one that the endpoint belongs to (NULL: none)';
+COMMENT ON COLUMN outbox.set_aside.event_id IS 'the event (NULL: its delivery is gone)';
+COMMENT ON COLUMN outbox.set_aside.endpoint IS 'endpoint of a command (NULL: a scheduled event)';
+COMMENT ON COLUMN outbox.set_aside.tenant IS 'tenant of the event, or of the endpoint (NULL: none)';
 COMMENT ON COLUMN outbox.set_aside.action IS 'retry, resend, discard, cancel, due, probe, forget or limit (NULL: a scheduled event)';
 COMMENT ON COLUMN outbox.set_aside.error IS 'why';
 COMMENT ON COLUMN outbox.set_aside.failed_at IS 'time of the first failure';
@@ -576,18 +561,19 @@ LEFT JOIN (SELECT count(*) AS n, min(t.since) AS since, min(t.next_try_at) AS ne
            HAVING count(*) > 0) h ON true
 WHERE x.extname = 'outbox';
 COMMENT ON VIEW outbox.status IS
-'Whether this database delivers, and why not, how large the log is, and which endpoint retains it';
+'Whether this database delivers, and why not, the size of the log, and the endpoint that retains it';
 COMMENT ON COLUMN outbox.status.state IS
 'running, stuck (a worker that runs does nothing for 10 s), held, disabled, no_worker, not_preloaded or '
 'version_mismatch';
 COMMENT ON COLUMN outbox.status.reason IS
-'why it is not running, which steps are on hold, or which transaction keeps old events or attempts from being '
-'removed, in words (NULL: nothing to say)';
-COMMENT ON COLUMN outbox.status.log_bytes IS 'size of the log with its indexes, in bytes (NULL: a table is locked)';
+'why it is not running, which steps are on hold, or which transaction keeps old events or attempts, in words '
+'(NULL: none of these)';
+COMMENT ON COLUMN outbox.status.log_bytes IS
+'size of the log with its indexes, in bytes (NULL: a table is locked)';
 COMMENT ON COLUMN outbox.status.attempts_bytes IS 'size of outbox.attempts with its index, in bytes (NULL: a table is locked)';
 COMMENT ON COLUMN outbox.status.parked_bytes IS
-'size of dead letters and of deliveries that wait for a retry, with their events that the log has no more, '
-'in bytes (NULL: a table is locked)';
+'size of dead letters and waiting retries, with their events that the log has no more, in bytes (NULL: a '
+'table is locked)';
 COMMENT ON COLUMN outbox.status.oldest_retained_at IS
 'when the oldest event of the log was emitted (NULL: the log is empty, or locked)';
 COMMENT ON COLUMN outbox.status.retained_by IS
@@ -598,13 +584,14 @@ COMMENT ON COLUMN outbox.status.unmatched IS
 'counter: events that no endpoint subscribes to, since a worker last started where none was (NULL: there was '
 'none)';
 COMMENT ON COLUMN outbox.status.held_steps IS
-'how many rows outbox.held_steps has, those left out that wait for a lock for less than a second';
+'rows of outbox.held_steps, without steps that wait for a lock for less than a second';
 COMMENT ON COLUMN outbox.status.held_since IS 'since when the oldest of them is on hold (NULL: none is)';
 COMMENT ON COLUMN outbox.status.held_until IS 'when the next of them is tried again (NULL: none is on hold)';
-COMMENT ON COLUMN outbox.status.retention IS 'how long this database keeps events, at least (NULL: a table is locked)';
-COMMENT ON COLUMN outbox.status.attempts_retention IS 'how long this database keeps attempts, at least (NULL: a table is locked)';
+COMMENT ON COLUMN outbox.status.retention IS 'how long events are kept, at least (NULL: a table is locked)';
+COMMENT ON COLUMN outbox.status.attempts_retention IS
+'how long attempts are kept, at least (NULL: a table is locked)';
 COMMENT ON COLUMN outbox.status.scheduled IS
-'events with a deliver_at that are not due yet (above 10000: an estimate; NULL: a table is locked)';
+'events whose deliver_at has not come (above 10000: an estimate; NULL: a table is locked)';
 COMMENT ON COLUMN outbox.status.next_due_at IS 'when the next of them is due (NULL: there are none, or a table is locked)';
 
 CREATE VIEW outbox.workers AS
@@ -614,7 +601,7 @@ FROM outbox.worker_slots() w
 JOIN pg_database d ON d.oid = w.dboid
 WHERE w.pid IS NOT NULL OR w.restarts > 0 OR w.state IN ('held', 'version_mismatch');
 COMMENT ON VIEW outbox.workers IS
-'Workers of all databases of this server, also those that wait to be started again';
+'Workers of all databases of this server, also ones that wait to be started again';
 COMMENT ON COLUMN outbox.workers.pid IS
 'process id of the worker (NULL: it waits to be started again, or has nothing to do while it is held)';
 COMMENT ON COLUMN outbox.workers.datname IS 'database that it serves';
@@ -626,15 +613,14 @@ COMMENT ON COLUMN outbox.workers.started_at IS 'when the process started';
 COMMENT ON COLUMN outbox.workers.endpoints IS 'endpoints that it serves';
 COMMENT ON COLUMN outbox.workers.in_flight IS 'requests in flight';
 COMMENT ON COLUMN outbox.workers.delivered IS 'deliveries since the process started';
-COMMENT ON COLUMN outbox.workers.restarts IS
-'counter: times that this worker ended with an error, since the server started';
+COMMENT ON COLUMN outbox.workers.restarts IS 'counter: ends with an error, since the server started';
 COMMENT ON COLUMN outbox.workers.last_loop_at IS 'when its loop last went round (NULL: not yet, as before its first endpoint)';
 COMMENT ON COLUMN outbox.workers.memory IS
-'bytes that events, bodies of requests and answers take of outbox.worker_memory at present';
+'bytes that events, bodies and answers take of outbox.worker_memory';
 COMMENT ON COLUMN outbox.workers.resident IS
-'bytes that the process has for itself, up to a second or an event ago (NULL: the system does not say)';
+'bytes of the process alone, up to a second or an event old (NULL: the system does not say)';
 COMMENT ON COLUMN outbox.workers.resident_limit IS
-'what that is to stay below, with so many endpoints and requests in flight (NULL: not known yet)';
+'bound of these bytes, with so many endpoints and requests in flight (NULL: not known yet)';
 
 -- The list of outbox.metrics().
 CREATE VIEW outbox.metric_names AS
@@ -692,9 +678,9 @@ COMMENT ON COLUMN outbox.metric_names.number IS 'their order';
 COMMENT ON COLUMN outbox.metric_names.metric IS 'name of the figure';
 COMMENT ON COLUMN outbox.metric_names.type IS 'counter, which never goes down, or gauge';
 COMMENT ON COLUMN outbox.metric_names.label IS 'the label that it has besides endpoint (NULL: none)';
-COMMENT ON COLUMN outbox.metric_names.help IS 'what it says';
+COMMENT ON COLUMN outbox.metric_names.help IS 'help text';
 
--- For Prometheus: one query has everything. With thousands of endpoints, those that
+-- For Prometheus: one query has everything. With thousands of endpoints, the ones that
 -- need attention most have series of their own, and all are in the sums. SECURITY
 -- DEFINER, so that EXECUTE on this function is all that a scraper needs.
 CREATE FUNCTION outbox.metrics(top int4 DEFAULT 20,

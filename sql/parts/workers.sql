@@ -18,7 +18,7 @@ COMMENT ON FUNCTION outbox.wake_launcher IS
 -- A database that may get a worker has at least one row, and so has the database
 -- that asks.  pid and started_at are NULL without a process.  restarts counts ends
 -- with an error since the server started.  unmatched is the database's.  memory is
--- what events, bodies and answers take at present.  The other numbers count from
+-- used by events, bodies and answers at present.  The other numbers count from
 -- the start of the worker.  No rows when outbox is not preloaded.
 CREATE FUNCTION outbox.worker_slots(
     OUT dboid oid,
@@ -99,9 +99,9 @@ CREATE FUNCTION outbox.endpoint_stats(endpoint_id int4,
     OUT last_success_at timestamptz, OUT last_error text) RETURNS record
 LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_endpoint_stats_1_0';
 COMMENT ON FUNCTION outbox.endpoint_stats IS
-'What the worker published about an endpoint (NULL: nothing since the server started)';
+'Published figures of an endpoint (NULL: nothing since the server started)';
 
--- endpoint_id is NULL for what is summed over all of these endpoints, or counted in
+-- endpoint_id is NULL for figures that are summed over all of these endpoints, or counted in
 -- the database.
 CREATE FUNCTION outbox.endpoint_series(ids int4[], top int4,
     OUT endpoint_id int4,
@@ -112,4 +112,4 @@ CREATE FUNCTION outbox.endpoint_series(ids int4[], top int4,
     AS 'MODULE_PATHNAME', 'outbox_endpoint_series_1_0'
     LANGUAGE C VOLATILE STRICT PARALLEL SAFE ROWS 500;
 COMMENT ON FUNCTION outbox.endpoint_series IS
-'What outbox.metrics() shows of endpoints: all summed, and those that need attention most';
+'Series of endpoints for outbox.metrics(): all summed, and the ones that need attention most';
