@@ -561,23 +561,22 @@ LEFT JOIN (SELECT count(*) AS n, min(t.since) AS since, min(t.next_try_at) AS ne
            HAVING count(*) > 0) h ON true
 WHERE x.extname = 'outbox';
 COMMENT ON VIEW outbox.status IS
-'Whether this database delivers, and why not, the size of the log, and the endpoint that retains it';
+'Whether this database delivers, and why not, the size of the log, and the endpoint that retains it (NULL '
+'also for tables that are locked)';
 COMMENT ON COLUMN outbox.status.state IS
 'running, stuck (a worker that runs does nothing for 10 s), held, disabled, no_worker, not_preloaded or '
 'version_mismatch';
 COMMENT ON COLUMN outbox.status.reason IS
-'why it is not running, which steps are on hold, or which transaction keeps old events or attempts, in words '
-'(NULL: none of these)';
-COMMENT ON COLUMN outbox.status.log_bytes IS
-'size of the log with its indexes, in bytes (NULL: a table is locked)';
-COMMENT ON COLUMN outbox.status.attempts_bytes IS 'size of outbox.attempts with its index, in bytes (NULL: a table is locked)';
+'why it is not running, which steps are on hold, or which transaction keeps old events or attempts (NULL: '
+'none of these)';
+COMMENT ON COLUMN outbox.status.log_bytes IS 'size of the log with its indexes, in bytes';
+COMMENT ON COLUMN outbox.status.attempts_bytes IS 'size of outbox.attempts with its index, in bytes';
 COMMENT ON COLUMN outbox.status.parked_bytes IS
-'size of dead letters and waiting retries, with their events that the log has no more, in bytes (NULL: a '
-'table is locked)';
+'size of dead letters and waiting retries, with their events that the log has no more, in bytes';
 COMMENT ON COLUMN outbox.status.oldest_retained_at IS
-'when the oldest event of the log was emitted (NULL: the log is empty, or locked)';
+'when the oldest event of the log was emitted (NULL: the log is empty)';
 COMMENT ON COLUMN outbox.status.retained_by IS
-'name of the endpoint that is farthest behind (NULL: none is behind, a transaction holds the log instead, or a table is locked)';
+'name of the endpoint that is farthest behind (NULL: none is, or a transaction holds the log instead)';
 COMMENT ON COLUMN outbox.status.enabled IS 'the setting outbox.enabled';
 COMMENT ON COLUMN outbox.status.version IS 'version of the extension''s objects';
 COMMENT ON COLUMN outbox.status.unmatched IS
@@ -586,13 +585,12 @@ COMMENT ON COLUMN outbox.status.unmatched IS
 COMMENT ON COLUMN outbox.status.held_steps IS
 'rows of outbox.held_steps, without steps that wait for a lock for less than a second';
 COMMENT ON COLUMN outbox.status.held_since IS 'since when the oldest of them is on hold (NULL: none is)';
-COMMENT ON COLUMN outbox.status.held_until IS 'when the next of them is tried again (NULL: none is on hold)';
-COMMENT ON COLUMN outbox.status.retention IS 'how long events are kept, at least (NULL: a table is locked)';
-COMMENT ON COLUMN outbox.status.attempts_retention IS
-'how long attempts are kept, at least (NULL: a table is locked)';
+COMMENT ON COLUMN outbox.status.held_until IS 'when the next of them is tried again (NULL: none is)';
+COMMENT ON COLUMN outbox.status.retention IS 'how long events are kept, at least';
+COMMENT ON COLUMN outbox.status.attempts_retention IS 'how long attempts are kept, at least';
 COMMENT ON COLUMN outbox.status.scheduled IS
-'events whose deliver_at has not come (above 10000: an estimate; NULL: a table is locked)';
-COMMENT ON COLUMN outbox.status.next_due_at IS 'when the next of them is due (NULL: there are none, or a table is locked)';
+'events whose deliver_at has not come (above 10000: an estimate)';
+COMMENT ON COLUMN outbox.status.next_due_at IS 'when the next of them is due (NULL: there are none)';
 
 CREATE VIEW outbox.workers AS
 SELECT w.pid, d.datname, w.worker, w.state, w.reason, w.started_at, w.endpoints, w.in_flight, w.delivered,
