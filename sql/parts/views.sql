@@ -68,13 +68,13 @@ FROM outbox.endpoint_settings s;
 COMMENT ON VIEW outbox.endpoints IS 'Endpoints and their settings, without the secret';
 COMMENT ON COLUMN outbox.endpoints.name IS 'name of the endpoint';
 COMMENT ON COLUMN outbox.endpoints.tenant IS 'tenant of the endpoint (NULL: none, it gets all events)';
-COMMENT ON COLUMN outbox.endpoints.url IS 'where requests go (may hold a token in its path or query)';
+COMMENT ON COLUMN outbox.endpoints.url IS 'where requests go (may hold a token)';
 COMMENT ON COLUMN outbox.endpoints.topics IS 'topic patterns';
 COMMENT ON COLUMN outbox.endpoints.filter IS 'jsonpath predicate that the payload must satisfy (NULL: none)';
 COMMENT ON COLUMN outbox.endpoints.format IS 'standard, raw, cloudevents or cloudevents-binary';
-COMMENT ON COLUMN outbox.endpoints.headers IS 'headers of each request, which may hold tokens (NULL: none)';
+COMMENT ON COLUMN outbox.endpoints.headers IS 'headers of each request (may hold tokens; NULL: none)';
 COMMENT ON COLUMN outbox.endpoints.config IS 'options of the sink (NULL: none)';
-COMMENT ON COLUMN outbox.endpoints.credentials IS 'names of its credentials, without values (NULL: none)';
+COMMENT ON COLUMN outbox.endpoints.credentials IS 'names of its credentials (NULL: none)';
 COMMENT ON COLUMN outbox.endpoints.ordering IS 'key, none or strict';
 COMMENT ON COLUMN outbox.endpoints.on_exhausted IS 'effect of a dead event on its key: skip or block';
 COMMENT ON COLUMN outbox.endpoints.max_in_flight IS 'requests in flight at most';
@@ -83,13 +83,12 @@ COMMENT ON COLUMN outbox.endpoints.timeout IS 'time for a whole request';
 COMMENT ON COLUMN outbox.endpoints.connect_timeout IS 'time for name lookup and connection';
 COMMENT ON COLUMN outbox.endpoints.max_attempts IS 'attempts after which a delivery is dead (NULL: no limit)';
 COMMENT ON COLUMN outbox.endpoints.max_age IS
-'time after the first attempt from which on a failed delivery is dead';
+'time after the first attempt at which a failed delivery is dead';
 COMMENT ON COLUMN outbox.endpoints.backoff_base IS 'longest wait after the first failure';
 COMMENT ON COLUMN outbox.endpoints.backoff_max IS 'longest wait ever';
 COMMENT ON COLUMN outbox.endpoints.batch_size IS 'events in a request at most (1: no batches)';
 COMMENT ON COLUMN outbox.endpoints.batch_wait IS 'longest wait of the oldest event of a batch for others';
-COMMENT ON COLUMN outbox.endpoints.disable_after IS
-'time of failures alone after which it is disabled (NULL: never)';
+COMMENT ON COLUMN outbox.endpoints.disable_after IS 'time of failures alone that disables it (NULL: never)';
 COMMENT ON COLUMN outbox.endpoints.state IS 'active, unverified, paused or disabled, as stored';
 COMMENT ON COLUMN outbox.endpoints.state_since IS 'when that state began';
 COMMENT ON COLUMN outbox.endpoints.reason IS
@@ -100,10 +99,10 @@ COMMENT ON COLUMN outbox.endpoints.created_at IS 'time of its creation';
 COMMENT ON COLUMN outbox.endpoints.label IS 'name for people (NULL: none)';
 COMMENT ON COLUMN outbox.endpoints.metadata IS 'notes of the application (NULL: none)';
 COMMENT ON COLUMN outbox.endpoints.updated_at IS 'last change of a setting, a secret or the state';
-COMMENT ON COLUMN outbox.endpoints.version IS 'number of these changes, from 1';
+COMMENT ON COLUMN outbox.endpoints.version IS 'number of changes, from 1';
 COMMENT ON COLUMN outbox.endpoints.challenge IS
 'proof that its receiver has to give: options or echo (NULL: none)';
-COMMENT ON COLUMN outbox.endpoints.verified_at IS 'when it gave the proof (NULL: it has not)';
+COMMENT ON COLUMN outbox.endpoints.verified_at IS 'time of the proof (NULL: none)';
 
 CREATE VIEW outbox.log_size AS
 SELECT l.bytes, m.min_seq, m.oldest_at, CASE WHEN q.is_called THEN q.last_value ELSE 0 END AS max_seq
@@ -169,16 +168,16 @@ COMMENT ON COLUMN outbox.stats.tenant IS 'tenant of the endpoint (NULL: none, it
 COMMENT ON COLUMN outbox.stats.state IS 'active, unverified, paused, held, backing_off or disabled';
 COMMENT ON COLUMN outbox.stats.state_since IS 'when that state began';
 COMMENT ON COLUMN outbox.stats.reason IS
-'why it is not active, or why an active one waits: the receiver asked to wait (Retry-After), '
-'outbox.worker_memory or something else of the worker is used up, the receiver refuses a topic, which is '
-'named, or a broker does not answer or takes no records (NULL: neither)';
+'why it is not active, or why an active one waits: a Retry-After, outbox.worker_memory or something else of '
+'the worker is used up, the receiver refuses a topic, which is named, or a broker does not answer or takes no '
+'records (NULL: neither)';
 COMMENT ON COLUMN outbox.stats.pending IS
-'events that wait for their first attempt and are not blocked (NULL: the log is locked, and no worker counts)';
+'events that wait for their first attempt and are not blocked (NULL: not known)';
 COMMENT ON COLUMN outbox.stats.pending_exact IS 'false: pending is an estimate';
 COMMENT ON COLUMN outbox.stats.processing IS 'deliveries in flight';
 COMMENT ON COLUMN outbox.stats.retrying IS
-'deliveries that failed and wait for their next attempt, or wait for one that outbox.retry(), resend(), '
-'replay() or send_test() asked for, or whose piece of the log was emptied';
+'deliveries that wait for another attempt, after a failure, outbox.retry(), resend(), replay() or '
+'send_test(), or for their first one after their piece of the log was emptied';
 COMMENT ON COLUMN outbox.stats.blocked IS
 'deliveries that wait behind another one of their key and have a row for it. With ordering strict and a dead '
 'one that blocks, all that wait';
@@ -187,13 +186,12 @@ COMMENT ON COLUMN outbox.stats.delivered IS 'deliveries since the endpoint was c
 COMMENT ON COLUMN outbox.stats.failed_attempts IS
 'failed attempts since the endpoint was created, one for each event of a batch';
 COMMENT ON COLUMN outbox.stats.oldest_pending_age IS
-'age of the oldest event that waits for its first attempt or is in flight (NULL: none, or not known)';
+'age of the oldest event that is pending or processing (NULL: none, or not known)';
 COMMENT ON COLUMN outbox.stats.retained_bytes IS
 'estimate of the part of the log that it has yet to read, in bytes (NULL: the log is locked)';
 COMMENT ON COLUMN outbox.stats.next_attempt_at IS
-'when the next retry, the next probe while backing off, or the next request after a Retry-After is due (NULL: '
-'none)';
-COMMENT ON COLUMN outbox.stats.rate_per_s IS 'deliveries per second, over the last minute';
+'when the next retry, probe, or request after a Retry-After is due (NULL: none)';
+COMMENT ON COLUMN outbox.stats.rate_per_s IS 'deliveries per second in the last minute';
 COMMENT ON COLUMN outbox.stats.latency_p50_ms IS
 'median time from emit to 2xx, in ms, of first attempts of the last five minutes (NULL: none)';
 COMMENT ON COLUMN outbox.stats.latency_p95_ms IS '95th percentile, in ms';
@@ -240,7 +238,7 @@ COMMENT ON COLUMN outbox.all_events.content_type IS 'media type of body (NULL: t
 COMMENT ON COLUMN outbox.all_events.test_of IS
 'number of the endpoint that outbox.send_test() made it for (NULL: no test)';
 COMMENT ON COLUMN outbox.all_events.forgotten IS
-'true once outbox.forget() concerns it: key, headers, payload and body are removed, or soon will be';
+'true once outbox.forget() concerns it: its content is removed, or soon will be';
 
 CREATE VIEW outbox.log_deliveries AS
 SELECT e.id AS event_id, e.seq, e.topic, e.type, e.key, e.tenant, p.name AS endpoint, p.endpoint_id,
@@ -358,7 +356,7 @@ WHERE outbox.log_xid(e.epoch, e.xid) IS NOT NULL;
 COMMENT ON VIEW outbox.deliveries IS
 'State of each event at each endpoint that subscribed to it when it was emitted, at most one settle interval '
 'old';
-COMMENT ON COLUMN outbox.deliveries.event_id IS 'id of the event, sent as webhook-id';
+COMMENT ON COLUMN outbox.deliveries.event_id IS 'id of the event, its webhook-id';
 COMMENT ON COLUMN outbox.deliveries.seq IS 'number in the log (NULL: scheduled)';
 COMMENT ON COLUMN outbox.deliveries.topic IS 'topic';
 COMMENT ON COLUMN outbox.deliveries.type IS 'type, or the topic where none was given';
@@ -373,9 +371,9 @@ COMMENT ON COLUMN outbox.deliveries.reason IS
 'status';
 COMMENT ON COLUMN outbox.deliveries.attempts IS
 'attempts since it was last emitted, retried, resent or replayed, without failed probes (0 once they are '
-'forgotten, or not written, see outbox.attempts_retention and outbox.log_attempts)';
+'forgotten or if they are not logged)';
 COMMENT ON COLUMN outbox.deliveries.next_attempt_at IS
-'when the next attempt, or a scheduled event, is due (NULL: neither retrying nor scheduled)';
+'when the next attempt, or a scheduled event, is due (NULL: neither)';
 COMMENT ON COLUMN outbox.deliveries.last_status_code IS
 'HTTP status of the last attempt (NULL: no answer, or forgotten)';
 COMMENT ON COLUMN outbox.deliveries.last_error IS 'last failure in words (NULL: none, or forgotten)';
@@ -393,7 +391,7 @@ JOIN outbox.endpoint_settings s USING (endpoint_id)
 JOIN outbox.all_events e ON e.seq = k.seq AND e.id = k.event_id
 WHERE k.status = 'dead' AND NOT e.forgotten;
 COMMENT ON VIEW outbox.dead_letters IS 'Deliveries that were given up, with the event';
-COMMENT ON COLUMN outbox.dead_letters.event_id IS 'id of the event, sent as webhook-id';
+COMMENT ON COLUMN outbox.dead_letters.event_id IS 'id of the event, its webhook-id';
 COMMENT ON COLUMN outbox.dead_letters.seq IS 'number in the log';
 COMMENT ON COLUMN outbox.dead_letters.topic IS 'topic';
 COMMENT ON COLUMN outbox.dead_letters.type IS 'type, or the topic where none was given';
@@ -435,7 +433,7 @@ COMMENT ON COLUMN outbox.attempts.endpoint IS 'name of the endpoint (NULL: it wa
 COMMENT ON COLUMN outbox.attempts.tenant IS 'tenant of the endpoint (NULL: none, or it was dropped)';
 COMMENT ON COLUMN outbox.attempts.attempt IS 'number of the attempt, from 1 (probes repeat a number)';
 COMMENT ON COLUMN outbox.attempts.started_at IS 'when the request was made';
-COMMENT ON COLUMN outbox.attempts.duration_ms IS 'how long it took, in ms';
+COMMENT ON COLUMN outbox.attempts.duration_ms IS 'its duration in ms';
 COMMENT ON COLUMN outbox.attempts.status_code IS 'HTTP status (NULL: no answer)';
 COMMENT ON COLUMN outbox.attempts.error IS 'the failure in words (NULL: delivered)';
 COMMENT ON COLUMN outbox.attempts.response_body IS
@@ -469,7 +467,7 @@ COMMENT ON COLUMN outbox.replay_progress.tenant IS 'tenant of the endpoint (NULL
 COMMENT ON COLUMN outbox.replay_progress.topics IS 'topic patterns (NULL: any topic)';
 COMMENT ON COLUMN outbox.replay_progress.from_time IS 'emitted at this time or later';
 COMMENT ON COLUMN outbox.replay_progress.to_time IS 'and at this time or earlier';
-COMMENT ON COLUMN outbox.replay_progress.events IS 'events that it has come to, each of which is sent again';
+COMMENT ON COLUMN outbox.replay_progress.events IS 'events that it has come to and sends';
 COMMENT ON COLUMN outbox.replay_progress.started_at IS 'when outbox.replay() was called';
 COMMENT ON COLUMN outbox.replay_progress.finished_at IS
 'when all of its deliveries had begun, or it was cancelled (NULL: it goes on)';
@@ -497,7 +495,8 @@ COMMENT ON COLUMN outbox.set_aside.what IS 'scheduled, command or source';
 COMMENT ON COLUMN outbox.set_aside.event_id IS 'the event (NULL: its delivery is gone)';
 COMMENT ON COLUMN outbox.set_aside.endpoint IS 'endpoint of a command (NULL: a scheduled event)';
 COMMENT ON COLUMN outbox.set_aside.tenant IS 'tenant of the event, or of the endpoint (NULL: none)';
-COMMENT ON COLUMN outbox.set_aside.action IS 'retry, resend, discard, cancel, due, probe, forget or limit (NULL: a scheduled event)';
+COMMENT ON COLUMN outbox.set_aside.action IS
+'retry, resend, discard, cancel, due, probe, forget or limit (NULL: a scheduled event)';
 COMMENT ON COLUMN outbox.set_aside.error IS 'why';
 COMMENT ON COLUMN outbox.set_aside.failed_at IS 'time of the first failure';
 COMMENT ON COLUMN outbox.set_aside.retry_at IS 'when it is tried again';
@@ -600,25 +599,24 @@ JOIN pg_database d ON d.oid = w.dboid
 WHERE w.pid IS NOT NULL OR w.restarts > 0 OR w.state IN ('held', 'version_mismatch');
 COMMENT ON VIEW outbox.workers IS
 'Workers of all databases of this server, also ones that wait to be started again';
-COMMENT ON COLUMN outbox.workers.pid IS
-'process id of the worker (NULL: it waits to be started again, or has nothing to do while it is held)';
+COMMENT ON COLUMN outbox.workers.pid IS 'process id (NULL: it waits to be started again, or is held)';
 COMMENT ON COLUMN outbox.workers.datname IS 'database that it serves';
-COMMENT ON COLUMN outbox.workers.worker IS 'number of the worker in its database, from 1';
+COMMENT ON COLUMN outbox.workers.worker IS 'its number in the database, from 1';
 COMMENT ON COLUMN outbox.workers.state IS
 'starting, running, stuck, disabled, held, version_mismatch, or no_worker without a process';
-COMMENT ON COLUMN outbox.workers.reason IS 'why it is not running, in words (NULL: nothing to say)';
+COMMENT ON COLUMN outbox.workers.reason IS 'why it is not running (NULL: nothing to say)';
 COMMENT ON COLUMN outbox.workers.started_at IS 'when the process started';
 COMMENT ON COLUMN outbox.workers.endpoints IS 'endpoints that it serves';
 COMMENT ON COLUMN outbox.workers.in_flight IS 'requests in flight';
 COMMENT ON COLUMN outbox.workers.delivered IS 'deliveries since the process started';
 COMMENT ON COLUMN outbox.workers.restarts IS 'counter: ends with an error, since the server started';
-COMMENT ON COLUMN outbox.workers.last_loop_at IS 'when its loop last went round (NULL: not yet, as before its first endpoint)';
+COMMENT ON COLUMN outbox.workers.last_loop_at IS 'when its loop last went round (NULL: not yet)';
 COMMENT ON COLUMN outbox.workers.memory IS
 'bytes that events, bodies and answers take of outbox.worker_memory';
 COMMENT ON COLUMN outbox.workers.resident IS
 'bytes of the process alone, up to a second or an event old (NULL: the system does not say)';
 COMMENT ON COLUMN outbox.workers.resident_limit IS
-'bound of these bytes, with so many endpoints and requests in flight (NULL: not known yet)';
+'bound of these bytes, with so many endpoints and requests (NULL: not known yet)';
 
 -- The list of outbox.metrics().
 CREATE VIEW outbox.metric_names AS
