@@ -15,6 +15,7 @@
 #include "base/outbox.h"
 #include "base/compat.h"
 #include "base/settings.h"
+#include "emit/emit.h"
 #include "log/standbys.h"
 #include "server/database_commands.h"
 #include "server/launcher.h"
@@ -368,6 +369,7 @@ _PG_init(void)
 	define_network_settings();
 	loading = false;
 	MarkGUCPrefixReserved("outbox");
+	outbox_emit_init();
 
 	/*
 	 * A session has loaded the library on a server that did not preload it.  Its

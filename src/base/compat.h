@@ -237,6 +237,17 @@ outbox_push_jsonb_value(OutboxJsonbInState *state, JsonbIteratorToken token,
 #endif
 }
 
+/* What a statement wants of a relation, for ExecutorCheckPerms_hook.  16 has a list of its own for it. */
+#if PG_VERSION_NUM >= 160000
+typedef RTEPermissionInfo OutboxWanted;
+#define OUTBOX_WANTED_PARAMETERS List *tables, List *wanted, bool report
+#define OUTBOX_WANTED_ARGUMENTS tables, wanted, report
+#else
+typedef RangeTblEntry OutboxWanted;
+#define OUTBOX_WANTED_PARAMETERS List *wanted, bool report
+#define OUTBOX_WANTED_ARGUMENTS wanted, report
+#endif
+
 /* A connection for logical replication; 16 and 17 each gave it another argument. */
 #if PG_VERSION_NUM >= 170000
 #define outbox_logical_connect(conninfo, name, problem) \

@@ -25,6 +25,7 @@
 #include "access/transam.h"
 #include "access/xact.h"
 #include "access/xlog.h"
+#include "catalog/namespace.h"
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "executor/tuptable.h"
@@ -32,12 +33,15 @@
 #include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/jsonb.h"
+#include "utils/lsyscache.h"
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 #include "utils/uuid.h"
 #include "utils/xid8.h"
 
+#include "base/compat.h"
 #include "base/crash_point.h"
+#include "base/outbox.h"
 #include "base/table_rows.h"
 #include "base/version.h"
 #include "emit/as_text.h"
@@ -385,6 +389,43 @@ OUTBOX_FUNCTION(outbox_insert_outgoing_1_0, 0)
 	nulls[0] = false;
 	return PointerGetDatum(
 		heap_form_tuple(RelationGetDescr(trigger->tg_relation), row, nulls));
+}
+
+static ExecutorCheckPerms_hook_type previous_check;
+
+/*
+ * Triggers do not fire while session_replication_role is replica, as in a process that applies
+ * a subscription.  Then an INSERT into outbox.outgoing would succeed and emit nothing, so it
+ * is refused.
+ */
+static bool
+refuse_without_trigger(OUTBOX_WANTED_PARAMETERS)
+{
+	ListCell *cell;
+
+	if (SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA)
+		foreach (cell, wanted)
+		{
+			const OutboxWanted *w = lfirst(cell);
+
+			if ((w->requiredPerms & ACL_INSERT) && OidIsValid(w->relid) &&
+				w->relid ==
+					get_relname_relid("outgoing", get_namespace_oid(OUTBOX_SCHEMA, true)))
+				ereport(
+					ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg(
+						 "outbox.outgoing emits nothing while session_replication_role is replica"),
+					 errhint("Call outbox.emit(), which emits there, too.")));
+		}
+	return previous_check == NULL || previous_check(OUTBOX_WANTED_ARGUMENTS);
+}
+
+void
+outbox_emit_init(void)
+{
+	previous_check = ExecutorCheckPerms_hook;
+	ExecutorCheckPerms_hook = refuse_without_trigger;
 }
 
 /*

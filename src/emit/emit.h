@@ -39,6 +39,9 @@ typedef struct OutboxNewEvent
  */
 extern pg_uuid_t *outbox_emit(const OutboxNewEvent *e);
 
+/* Once per process, when the library is loaded. */
+extern void outbox_emit_init(void);
+
 /* Throws (25006) where nothing can be written, a standby for example. */
 extern void outbox_refuse_read_only(const char *function);
 

@@ -189,6 +189,19 @@ foreach my $sql (
 	isnt((app($sql))[0], 0, "an emitter may not: $sql");
 }
 
+# Triggers do not fire there.  What is accepted is in the log, and what is not is refused.
+my $events = $node->safe_psql('postgres', 'SELECT count(*) FROM outbox.events');
+my $replica = 'SET session_replication_role = replica;';
+foreach my $sql ("INSERT INTO outbox.outgoing (topic, payload) VALUES ('order.replica', '{}')",
+	"INSERT INTO outbox.outgoing (id, topic, payload) VALUES (gen_random_uuid(), 'order.replica', '{}') RETURNING id",
+	"WITH w AS (INSERT INTO outbox.outgoing (topic, payload) SELECT 'order.replica', '{}' RETURNING id) SELECT count(*) FROM w",
+	"COPY outbox.outgoing (topic, payload) FROM STDIN")
+{
+	like(($node->psql('postgres', "$replica $sql;\norder.replica\t{}\n\\.\n"))[2], qr/ERROR:  outbox.outgoing emits nothing while session_replication_role is replica/, 'as replica: ' . substr($sql, 0, 40));
+}
+$node->safe_psql('postgres', "$replica SELECT outbox.emit('order.replica', '{}'); INSERT INTO outbox.events (topic, payload) VALUES ('order.replica', '{}'); SELECT count(*) FROM outbox.outgoing");
+is($node->safe_psql('postgres', 'SELECT count(*) FROM outbox.events') - $events, 2, 'emit() and an INSERT into the table emit there');
+
 # Not a wake-up for each row, but one for each commit that has any.  None is lost with
 # fifty sessions at once.
 my $count = () = $receiver->delivered(path => '/ok/a');
