@@ -237,7 +237,7 @@ outbox_push_jsonb_value(OutboxJsonbInState *state, JsonbIteratorToken token,
 #endif
 }
 
-/* What a statement wants of a relation, for ExecutorCheckPerms_hook.  16 has a list of its own for it. */
+/* The rights that a statement needs, for a hook.  16 has a list of its own for them. */
 #if PG_VERSION_NUM >= 160000
 typedef RTEPermissionInfo OutboxWanted;
 #define OUTBOX_WANTED_PARAMETERS List *tables, List *wanted, bool report
