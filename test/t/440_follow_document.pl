@@ -64,6 +64,7 @@ sub here
 	$code =~ s{host 'follower\.example'}{host 'localhost', port '$delivers'};
 	$code =~ s{https://billing\.example/webhooks}{http://127.0.0.1:$receiver->{port}/ok/billing};
 	$code =~ s{/etc/outbox/}{$dir/etc/}g;
+	$code =~ s{(?<=CREATE EXTENSION outbox;\n)}{worker_grants()}e if $ENV{OUTBOX_TEST_WORKER_ROLE};
 	$code =~ s{01a1f78c-[0-9a-f-]{27}}{$event};
 	return $code;
 }
