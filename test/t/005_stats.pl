@@ -1,4 +1,4 @@
-# The numbers of outbox.stats are those that counting the rows yields.
+# The numbers of outbox.stats are as counting the rows yields.
 # They are compared in one snapshot, every second of a run under load: with filters, an
 # open breaker, a paused endpoint, an alter, dead deliveries that block, and workers that
 # restart.  What has happened within a second may not be in both yet: by so much they

@@ -1,4 +1,4 @@
-# What is rolled back to a savepoint is not sent, and the rest of its transaction is.
+# Events that are rolled back to a savepoint are not sent, and the rest of the transaction is.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# Every test says in its first line what it watches over, and mutants name tests that exist.
+# Every test has its promise in its first line, and mutants name tests that exist.
 # Also: each number is given once, and the public CI runs the commands of .ci/run.
 use strict;
 use warnings;

@@ -1,4 +1,4 @@
-# outbox.wait_for(), outbox.send_test() and outbox.emit_change() do with a worker what they promise.
+# outbox.wait_for(), outbox.send_test() and outbox.emit_change() keep their promises with a worker.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# What is sent is UTF-8, whatever the encoding of the database is.
+# Requests are UTF-8, whatever the encoding of the database is.
 # An event that cannot be written in UTF-8 becomes a dead letter with the reason, and
 # holds up no other event.
 use strict;

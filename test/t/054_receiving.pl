@@ -1,4 +1,4 @@
-# The test vectors and the receivers of batches in doc/receiving.md do what it says.
+# The test vectors and the receivers of batches in doc/receiving.md do as it says.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# Each role may do to each object of the schema what test/permissions.txt says, and no more.
+# Each role may do to each object of the schema as test/permissions.txt says, and no more.
 # Every function, table, view, column and sequence is tried as PUBLIC and as each of
 # the four roles of doc/security.md.
 #

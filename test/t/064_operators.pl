@@ -1,4 +1,4 @@
-# Retry, discard, cancel and filters do what operators ask, also for a role with EXECUTE alone.
+# Retry, discard, cancel and filters do as operators ask, also for a role with EXECUTE alone.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# A synchronous standby that is far away delays what is sent, and a standby itself sends nothing.
+# A synchronous standby that is far away delays requests, and a standby itself sends nothing.
 # An asynchronous one is silent until it is promoted.
 use strict;
 use warnings;

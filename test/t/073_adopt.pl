@@ -1,4 +1,4 @@
-# A restored dump that is adopted delivers exactly what was undelivered in it, once and in order.
+# A restored dump that is adopted delivers exactly its undelivered events, once and in order.
 # The dump is taken while events flow.
 use strict;
 use warnings;

@@ -1,4 +1,4 @@
-# COMMIT PREPARED wakes what the prepared transaction would have woken, also after a restart.
+# COMMIT PREPARED wakes as the COMMIT of the transaction would have, also after a restart.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# A REINDEX, a REPACK or a damaged row holds up only what needs it, and the worker goes on.
+# A REINDEX, a REPACK or a damaged row holds up only steps that need it, and the worker goes on.
 use strict;
 use warnings;
 

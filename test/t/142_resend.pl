@@ -1,4 +1,4 @@
-# outbox.resend() sends again what was delivered, and outbox.send_test() an event like the user's own.
+# outbox.resend() sends a delivered event again, and outbox.send_test() an event like the user's own.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# outbox.metrics() has every figure in one quick query, and what it counts never goes down.
+# outbox.metrics() has every figure in one quick query, and its counters never go down.
 # Neither a clean nor an unclean restart takes back a count that was shown.  With many
 # endpoints, those that need attention have series, and the sums have them all.
 use strict;

@@ -1,4 +1,4 @@
-# The alert rules and the dashboard of monitoring/ hold what promtool and JSON ask of them.
+# The alert rules and the dashboard of monitoring/ are such as promtool and JSON accept.
 # Each alert has a case in which it is silent and one in which it fires.
 use strict;
 use warnings;

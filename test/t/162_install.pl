@@ -1,4 +1,4 @@
-# What "make install" puts below DESTDIR is the extension, and "make uninstall" leaves none of it.
+# The files that "make install" puts below DESTDIR are the extension, and "make uninstall" leaves none.
 # The versions that packages carry are those of the extension.
 use strict;
 use warnings;

@@ -1,4 +1,4 @@
-# What breaks between a source and its follower loses no event and changes no order.
+# A break between a source and its follower loses no event and changes no order.
 use strict;
 use warnings;
 

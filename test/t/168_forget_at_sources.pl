@@ -1,4 +1,4 @@
-# What a follower forgets leaves the source as well, and nothing else does.
+# Events that a follower forgets leave the source as well, and no others do.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# While the worker reads a large transaction, another tenant gets what was committed after it.
+# While the worker reads a large transaction, another tenant gets events that were committed after it.
 # The order of its keys holds, and nothing is lost or sent twice.
 use strict;
 use warnings;

@@ -1,4 +1,4 @@
-# Settings that change are read, and only those, whatever the order of the commits.
+# Settings that change are read, and no others, whatever the order of the commits.
 # Direct changes of the tables are read when all settings are.
 use strict;
 use warnings;

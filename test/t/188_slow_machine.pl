@@ -1,4 +1,4 @@
-# What becomes due while a slow worker goes to sleep is done.
+# Work that becomes due while a slow worker goes to sleep is done.
 # Nothing else wakes it here.
 use strict;
 use warnings;

@@ -1,4 +1,4 @@
-# What a hostile broker says when it refuses harms nothing, and shows no password.
+# The words of a hostile broker that refuses harm nothing, and show no password.
 # It repeats the password that it was given, with line breaks and bytes that are no UTF-8.
 use strict;
 use warnings;

@@ -1,4 +1,4 @@
-# outbox.forget() stops what a tenant's events would still send, and removes all that they held.
+# outbox.forget() stops all that a tenant's events would still send, and removes all that they held.
 # The workers do it in slices, through a crash, with several of them, and no other
 # tenant's data changes.  Afterwards neither a dump nor a file of the data directory has
 # any of it.

@@ -1,4 +1,4 @@
-# Many requests that can be started at once do not keep the worker from those that come meanwhile.
+# Many requests that can be started at once do not keep the worker from others that come meanwhile.
 use strict;
 use warnings;
 

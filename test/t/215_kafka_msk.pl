@@ -1,4 +1,4 @@
-# Endpoints of Kafka log in to Amazon MSK with keys of AWS, or with those of the machine's role.
+# Endpoints of Kafka log in to Amazon MSK with keys of AWS, or with keys of the machine's role.
 # A token is made anew before it ends, and goes to no other broker than Amazon's.
 # What is wrong is named, events wait, and no attempt is counted.
 use strict;

@@ -1,4 +1,4 @@
-# A position is written for what was answered, not for each event that is sent.
+# A position is written for each answer, not for each event that is sent.
 # What is counted is rows.
 use strict;
 use warnings;

@@ -1,4 +1,4 @@
-# What SQS and SNS refuse or take for a repetition, a second stand-in for them judges as we expect.
+# A second stand-in for SQS and SNS refuses, and takes for a repetition, the same as we expect.
 # A FIFO queue keeps one message of an event that is sent again, also when the worker was killed
 # meanwhile, and each key is in order.  A character that it refuses is refused before.  Against
 # fauxqs, which takes connections on all addresses, so in a network of its own.  "make clients"

@@ -1,4 +1,4 @@
-# What comes behind a parked follower that is gone does not overtake the other ones of its key.
+# Events behind a parked follower that is gone do not overtake the other ones of its key.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# What an endpoint has read is sent at once, in a batch that is not full, if it cannot read on.
+# Events that an endpoint has read are sent at once, in a batch that is not full, if it cannot read on.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# The rows of replays go with their endpoint, and those that have ended go after the retention.
+# The rows of replays go with their endpoint, and ended ones go after the retention.
 use strict;
 use warnings;
 

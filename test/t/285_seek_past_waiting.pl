@@ -1,4 +1,4 @@
-# What waited behind an event of its key when a seek skipped it is not shown as delivered.
+# Events that waited behind one of their key when a seek skipped it are not shown as delivered.
 use strict;
 use warnings;
 

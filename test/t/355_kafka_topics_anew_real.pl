@@ -1,4 +1,4 @@
-# What is delivered is in Apache Kafka, also where its topic is deleted and made again meanwhile.
+# Delivered events are in Apache Kafka, also where their topic is deleted and made again meanwhile.
 # The topic has as many partitions as before, fewer or more, or is away for a while, with records under
 # way.  "make clients" fetches Kafka, and runs this.
 use strict;

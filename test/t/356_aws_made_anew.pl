@@ -1,5 +1,5 @@
-# What is delivered is there, also where its queue, topic or stream of AWS was deleted and made again.
-# Its events wait while it is away.  Against moto; "make clients" fetches it and boto3, and runs this.
+# Delivered events are there, also where their queue, topic or stream of AWS was deleted and made again.
+# Events wait while it is away.  Against moto; "make clients" fetches it and boto3, and runs this.
 use strict;
 use warnings;
 

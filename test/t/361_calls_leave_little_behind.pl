@@ -1,4 +1,4 @@
-# What the calls of a customer leave in memory and on disk, and the work they make, is bounded.
+# The traces that calls of a customer leave in memory and on disk, and their work, are bounded.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# Events of a topic that a receiver refuses do not keep back those of other topics.
+# Events of a topic that a receiver refuses do not keep back other topics.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# What a receiver asked for with Retry-After is not shortened by a probe that was asked for before.
+# A wait that a receiver asked for with Retry-After is not shortened by a probe of before.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# A lock on one table of outbox holds up what needs the table, and no other delivery.
+# A lock on one table of outbox holds up only deliveries that need the table.
 use strict;
 use warnings;
 

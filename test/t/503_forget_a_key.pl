@@ -1,4 +1,4 @@
-# forget() with a key removes what the events of one person held, and of no other.
+# forget() with a key removes the content of one person's events, and of no other.
 # The endpoints of the tenant stay, and so does what the same key is to another tenant.
 use strict;
 use warnings;

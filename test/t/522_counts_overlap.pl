@@ -1,4 +1,4 @@
-# What replays, retries and pages say of how many they are agrees when they overlap.
+# The numbers that replays, retries and pages report agree when they overlap.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# What operators and customers ask for is in outbox.endpoint_audit, with the name of the actor.
+# Requests of operators and customers are in outbox.endpoint_audit, with the name of the actor.
 use strict;
 use warnings;
 
