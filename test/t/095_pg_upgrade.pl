@@ -1,4 +1,4 @@
-# After pg_upgrade, the adopted cluster delivers exactly the events that the old one had not delivered.
+# After pg_upgrade, the adopted cluster delivers exactly the events that the old one had left.
 # It goes to PostgreSQL 17, with deliveries of every kind.  Nothing is sent while it
 # runs, and the new cluster sends nothing until it is adopted.
 use strict;

@@ -1,4 +1,4 @@
-# One call grants a role the privileges of its purpose, and a role that only owns the database can dump it.
+# One call grants a role the privileges of a purpose, and a mere owner of the database can dump it.
 use strict;
 use warnings;
 

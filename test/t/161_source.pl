@@ -1,4 +1,4 @@
-# An application sees the same of sql/source.sql as of the extension
+# An application sees the same of sql/source.sql as of the extension: results, errors, grants.
 # The input of pg_regress is the same for both, and so is what it has to print.
 use strict;
 use warnings;

@@ -1,4 +1,4 @@
-# The files that "make install" puts below DESTDIR are the extension, and "make uninstall" leaves none.
+# "make install" puts just the extension below DESTDIR, and "make uninstall" leaves none of it.
 # The versions that packages carry are those of the extension.
 use strict;
 use warnings;

@@ -1,4 +1,4 @@
-# A portal does for a tenant all that it may do to its own endpoints, and finds nothing of another one.
+# A portal does for a tenant all that it may do to its own endpoints, and finds no other one.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# Kafka lets in endpoints that authenticate themselves
+# Kafka lets in endpoints that authenticate: PLAIN, SCRAM, OAUTHBEARER, MSK IAM, a certificate.
 # A wrong password, or a right that is missing, is named within two seconds.  No event fails
 # for it, and the right one goes on.  No log, view or error has a credential.  "make clients"
 # fetches Kafka, and runs this.

@@ -1,4 +1,4 @@
-# An ordinary client reads the events that went to SQS, SNS, EventBridge and Kinesis
+# An ordinary client reads the events in SQS, SNS, EventBridge and Kinesis: all, and in order.
 # botocore's own signer finds each signature right.  Against moto; "make clients" fetches it and
 # boto3, and runs this.
 use strict;

@@ -1,4 +1,4 @@
-# Several workers divide tenants' endpoints evenly, and only endpoints move that a worker gets or has had.
+# Several workers divide tenants' endpoints evenly, and no endpoints move without need.
 # Their numbers have holes, so shares differ. What moves is seen by the shared position that it follows.
 use strict;
 use warnings;

@@ -1,4 +1,4 @@
-# Events that an endpoint has read are sent at once, in a batch that is not full, if it cannot read on.
+# Events that were read are sent at once, in a batch that is not full, if no more can be read.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# Delivered events are there, also where their queue, topic or stream of AWS was deleted and made again.
+# Delivered events are there, also where a queue, topic or stream of AWS was deleted and made again.
 # Events wait while it is away.  Against moto; "make clients" fetches it and boto3, and runs this.
 use strict;
 use warnings;

@@ -1,4 +1,4 @@
-# Requests in flight follow the number of files that the process may open, and none fails for lack of one.
+# Requests in flight follow the files that the process may open, and none fails for lack of one.
 use strict;
 use warnings;
 
