@@ -22,7 +22,7 @@ CREATE TABLE outbox.figures_3 PARTITION OF outbox.figures FOR VALUES IN (3) USIN
 CREATE TABLE outbox.figures_4 PARTITION OF outbox.figures FOR VALUES IN (4) USING heap;
 CREATE TABLE outbox.figures_5 PARTITION OF outbox.figures FOR VALUES IN (5) USING heap;
 COMMENT ON TABLE outbox.figures IS
-'Figures of endpoints, by five minutes for two days and by the hour for 90, dropped or not';
+'Figures of endpoints, by five minutes for two days and by the hour for 90, dropped or not, and of the whole database (endpoint 0)';
 COMMENT ON TABLE outbox.figures_0 IS 'A piece of the figures of five minutes: the pieces are used in turn';
 COMMENT ON TABLE outbox.figures_1 IS 'A piece of the figures of five minutes: the pieces are used in turn';
 COMMENT ON TABLE outbox.figures_2 IS 'A piece of the figures of five minutes: the pieces are used in turn';

@@ -111,6 +111,14 @@ put_figure(uint8 *p, int number, int64 count)
 	return p + OUTBOX_FIGURE_BYTES;
 }
 
+static void
+keep_figures(OutboxFigures *f)
+{
+	dlist_push_tail(&figures, &f->node);
+	if (++nfigures > FIGURES_AT_MOST)
+		outbox_tally_free_figures(dlist_head_element(OutboxFigures, node, &figures));
+}
+
 void
 outbox_tally_end_figures(OutboxEndpoint *ep)
 {
@@ -148,9 +156,25 @@ outbox_tally_end_figures(OutboxEndpoint *ep)
 				 offsetof(OutboxFigures, counts) + f->size +
 					 (tenant ? strlen(tenant) + 1 : 0));
 	f->tenant = tenant ? strcpy((char *) f->counts + f->size, tenant) : NULL;
-	dlist_push_tail(&figures, &f->node);
-	if (++nfigures > FIGURES_AT_MOST)
-		outbox_tally_free_figures(dlist_head_element(OutboxFigures, node, &figures));
+	keep_figures(f);
+}
+
+void
+outbox_tally_look(TimestampTz at, int64 oldest_usec, int64 memory)
+{
+	OutboxFigures *f;
+	uint8		  *p;
+
+	if (tallies_cxt == NULL)
+		make_contexts();
+	f = MemoryContextAllocZero(tallies_cxt,
+							   offsetof(OutboxFigures, counts) + 3 * OUTBOX_FIGURE_BYTES);
+	p = put_figure(f->counts, OUTBOX_FIGURE_LOOKS, 1);
+	p = put_figure(p, OUTBOX_FIGURE_OLDEST, oldest_usec / (USECS_PER_SEC / 10));
+	p = put_figure(p, OUTBOX_FIGURE_MEMORY, memory / 1024);
+	f->size = (int) (p - f->counts);
+	f->at = at;
+	keep_figures(f);
 }
 
 /* Something is about to be counted at this time. */

@@ -67,12 +67,21 @@ typedef struct OutboxFigures
 	uint8		counts[FLEXIBLE_ARRAY_MEMBER];
 } OutboxFigures;
 
-/* Numbers in 'counts': buckets of latencies come first, then counters. */
+/*
+ * Numbers in 'counts': buckets of latencies come first, then counters.  The last ones are of
+ * the whole database, in the figures of no endpoint (0): how often it was looked at, the age
+ * of the oldest event that waits in tenths of a second, and the memory of the workers in kB.
+ */
 #define OUTBOX_FIGURE_COUNTER OUTBOX_HISTOGRAM_BUCKETS
+#define OUTBOX_FIGURE_LOOKS 253
+#define OUTBOX_FIGURE_OLDEST 254
+#define OUTBOX_FIGURE_MEMORY 255
 
-/* Those that are to be written.  The second ends the open bucket of an endpoint. */
+/* Those that are to be written.  The second ends the open bucket of an endpoint.
+ * The third adds those of the whole database. */
 extern dlist_head *outbox_tally_figures(void);
 extern void		   outbox_tally_end_figures(OutboxEndpoint *ep);
+extern void		   outbox_tally_look(TimestampTz at, int64 oldest_usec, int64 memory);
 extern void		   outbox_tally_free_figures(OutboxFigures *f);
 
 /* True if something was delivered in the last minute. */

@@ -479,6 +479,24 @@ outbox_stats_fetch(Oid dboid, int32 endpoint_id, OutboxStats *stats)
 	return true;
 }
 
+TimestampTz
+outbox_stats_oldest_pending(Oid dboid)
+{
+	dshash_seq_status status;
+	OutboxStats		 *entry;
+	TimestampTz		  oldest = 0;
+
+	if (stats_table() == NULL)
+		return 0;
+	dshash_seq_init(&status, stats_table(), false);
+	while ((entry = dshash_seq_next(&status)) != NULL)
+		if (entry->key.dboid == dboid && entry->oldest_pending_at != 0 &&
+			(oldest == 0 || entry->oldest_pending_at < oldest))
+			oldest = entry->oldest_pending_at;
+	dshash_seq_term(&status);
+	return oldest;
+}
+
 void
 outbox_stats_forget(Oid dboid, int32 endpoint_id)
 {

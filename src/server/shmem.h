@@ -444,6 +444,9 @@ extern void outbox_stats_publish(const OutboxStats *stats);
 /* Copies the statistics of an endpoint.  Returns false if there are none. */
 extern bool outbox_stats_fetch(Oid dboid, int32 endpoint_id, OutboxStats *stats);
 
+/* When the oldest event was emitted that waits at an endpoint of a database (0: none waits). */
+extern TimestampTz outbox_stats_oldest_pending(Oid dboid);
+
 /* Removes the statistics of an endpoint. */
 extern void outbox_stats_forget(Oid dboid, int32 endpoint_id);
 

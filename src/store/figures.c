@@ -4,7 +4,7 @@
  *
  * A bucket is counted in memory (tally.c), and written once it has ended.  A second one of the
  * same endpoint and time is added to the row, as where another worker has taken the endpoint.
- * A crash loses the open buckets.
+ * A crash loses the open buckets.  Figures of the whole database have the endpoint 0.
  *
  * The table has three pieces for each width, used in turn: which one follows from the time of
  * the bucket.  A piece is emptied before the first row of another turn.
@@ -28,6 +28,7 @@
 #include "endpoint/endpoint_stats.h"
 #include "log/tables.h"
 #include "log/transaction.h"
+#include "server/shmem.h"
 #include "server/subscription.h"
 #include "store/figures.h"
 
@@ -55,6 +56,44 @@ outbox_figures_due(void)
 		return DT_NOEND;
 	first = dlist_head_element(OutboxFigures, node, outbox_tally_figures());
 	return Max(again_at, first->at + OUTBOX_FIGURES_TIME + GATHER_FOR);
+}
+
+/* How much was done in this database, in any unit. */
+static uint64
+done_so_far(OutboxDatabase *db)
+{
+	uint64 sum = 0;
+
+	for (int c = 0; c < OUTBOX_FIGURES; c++)
+		sum += pg_atomic_read_u64(&db->totals[c]);
+	return sum;
+}
+
+static TimestampTz look_at; /* 0: no bucket has begun */
+
+TimestampTz
+outbox_figures_look_due(void)
+{
+	return look_at;
+}
+
+void
+outbox_figures_look(void *arg)
+{
+	TimestampTz		now = *(TimestampTz *) arg;
+	OutboxDatabase *db = outbox_database_slot(MyDatabaseId, false);
+	TimestampTz		oldest = outbox_stats_oldest_pending(MyDatabaseId);
+	uint64			done = db ? done_so_far(db) : 0;
+	int64			memory = 0;
+	static uint64	before;
+
+	for (int i = 0; db && i < db->nworkers; i++)
+		memory += pg_atomic_read_u64(&db->workers[i].resident);
+	if (look_at != 0 && (oldest != 0 || done != before))
+		outbox_tally_look(look_at - OUTBOX_FIGURES_TIME,
+						  oldest ? Max(now - oldest, 0) : 0, memory);
+	before = done;
+	look_at = now - now % OUTBOX_FIGURES_TIME + OUTBOX_FIGURES_TIME;
 }
 
 /* All rows of a piece are of one turn, so one of them is looked at. */
@@ -285,6 +324,10 @@ OUTBOX_FUNCTION(outbox_figures_shown_1_0, 1)
 		else
 			appendStringInfo(&json, ", \"%s\": %.3f", parts[i].name,
 							 outbox_percentile(latencies, total, parts[i].part));
+	if (sum[OUTBOX_FIGURE_LOOKS] > 0)
+		appendStringInfo(&json, ", \"oldest_pending_s\": %.1f, \"memory_bytes\": %.0f",
+						 sum[OUTBOX_FIGURE_OLDEST] / 10.0 / sum[OUTBOX_FIGURE_LOOKS],
+						 sum[OUTBOX_FIGURE_MEMORY] * 1024.0 / sum[OUTBOX_FIGURE_LOOKS]);
 	appendStringInfoChar(&json, '}');
 	PG_RETURN_DATUM(DirectFunctionCall1(jsonb_in, CStringGetDatum(json.data)));
 }

@@ -11,6 +11,14 @@
 extern TimestampTz outbox_figures_due(void);
 
 /*
+ * Looks at the whole database at the end of each bucket: the age of the oldest event that
+ * waits, and the memory of its workers.  Nothing is noted where nothing was done and nothing
+ * waits.
+ */
+extern TimestampTz outbox_figures_look_due(void);
+extern void		   outbox_figures_look(void *now);
+
+/*
  * Writes the figures of buckets that have ended, some of them at a time, in a transaction of
  * its own.  An OutboxStepBody: 'now' points to the time of the round.
  */

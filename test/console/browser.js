@@ -82,7 +82,7 @@ const steps = {
   /* Each screen in light and dark, on a phone and on a wide screen: no violation of axe, nothing beside the page. */
   async looks(_, __, browser) {
     const axe = fs.readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
-    await until(async () => (await (await fetch(BASE)).text()).split('class="chart"').length === 4, "the overview has three charts of the last hours");
+    await until(async () => (await (await fetch(BASE)).text()).split('class="chart"').length === 6, "the overview has five charts of the last hours");
     const event = sql("SELECT event_id FROM outbox.dead_letters WHERE endpoint = 'crm' ORDER BY seq LIMIT 1");
     for (const [colorScheme, width] of VIEWS) {
       const context = await browser.newContext({ viewport: { width, height: width < 500 ? 780 : 700 }, colorScheme, locale: "en-GB", timezoneId: "Europe/Berlin" });

@@ -129,6 +129,34 @@ write_clock($clock, 18 * 60);
 ok(wait_sql($node, "SELECT count(*) FILTER (WHERE endpoint_id <> 999 AND piece < 3) > 0 AND count(*) FILTER (WHERE endpoint_id = 999) = 4 FROM outbox.figures"),
 	'the pieces that are used next are emptied, and no other');
 
+# --- How the whole database was
+
+is($_->{oldest_pending_s}, undef, 'an endpoint has no figures of the whole database') foreach figures('acme', "'acme.a'");
+ask("SELECT outbox.pause_endpoint('acme.a')");
+ask("SELECT outbox.emit('a', '{}', tenant => 'acme')");
+ok(wait_sql($node, "SELECT pending = 1 FROM outbox.stats WHERE endpoint = 'acme.a'"), 'an event waits');
+my $looks = "SELECT count(*) FROM outbox.figures WHERE endpoint_id = 0 AND piece < 3";
+my $looked = ask($looks);
+write_clock($clock, 23 * 60);
+ok(wait_sql($node, "SELECT ($looks) = $looked + 1"), 'it is looked at when five minutes have ended');
+write_clock($clock, 28 * 60);
+ok(wait_sql($node, "SELECT ($looks) = $looked + 2"), 'and again, though nothing is delivered');
+my @oldest = map { $_->{oldest_pending_s} // () } figures(undef, 'NULL', "'300'");
+cmp_ok($oldest[-1], '>=', 600, "it has waited for $oldest[-1] s");
+cmp_ok($oldest[-1], '<', 700, 'and no longer');
+cmp_ok($oldest[-2], '<', 400, 'and before that for less');
+my @memory = grep { $_ } map { $_->{memory_bytes} } figures(undef);
+cmp_ok($memory[-1], '>', 1_000_000, "the workers take $memory[-1] bytes");
+cmp_ok($memory[-1], '<', 200_000_000, 'and an hour has their average');
+is(sum('delivered', figures(undef)), sum('delivered', figures(undef, "'acme'")), 'other figures have nothing of it');
+ask("SELECT outbox.resume_endpoint('acme.a')");
+ok(wait_settled($node), 'it is delivered');
+write_clock($clock, 34 * 60);
+ok(wait_sql($node, "SELECT ($looks) = $looked + 3"), 'which is looked at, too');
+write_clock($clock, 40 * 60);
+ok(deliver('acme', 1), 'later, with nothing done meanwhile');
+is(ask($looks), $looked + 3, 'nothing is noted where nothing is done and nothing waits');
+
 # --- What is refused
 
 foreach my $case (
