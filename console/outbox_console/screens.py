@@ -8,14 +8,14 @@ import datetime
 import json
 from urllib.parse import urlencode
 
-from . import chart, words
+from . import advice, chart, words
 from .actions import Form, Refused
 from .database import Answer
 
 PAGE = 50
 FEW = 20
 NEWEST = 50000      # events that a search without an index looks at
-COUNTED = 5000      # dead letters that are counted by reason
+COUNTED = 2000      # of the newest dead letters, those that are counted by reason, and among which one reason is looked for
 SHOWN = 20000       # bytes of a payload on a page
 
 
@@ -102,7 +102,7 @@ async def overview(session, _):
             troubled.append(labels["endpoint"])
     endpoints = await session.read("SELECT * FROM outbox.stats WHERE endpoint = ANY (%s)", troubled)
     rank = {"held": 0, "disabled": 1, "backing_off": 2, "unverified": 4, "paused": 4}
-    endpoints.rows.sort(key=lambda e: (rank.get(e["state"], 3 if e["reason"] or e["dead"] else 5), -(e["dead"] or 0), e["endpoint"]))
+    endpoints.rows.sort(key=lambda e: (rank.get(e["state"], 3 if e["reason"] or e["dead"] else 5 if e["retrying"] or e["blocked"] else 6), -(e["dead"] or 0), e["endpoint"]))
     problem = status.problem or metrics.problem or endpoints.problem
     kind, sentence, why = ("unknown", "It is not known whether events are delivered.", problem) if problem \
         else verdict(status.row, figure, endpoints)
@@ -204,6 +204,14 @@ def lane(delivery, attempts):
     return {"picture": chart.lane(marks, begin, end), "begin": begin, "end": end} if marks else None
 
 
+# The delivery that another one waits behind: the first of its key that failed, or of all where the order is strict.
+HEAD = """
+SELECT h.event_id, h.status, h.topic, h.last_error, h.next_attempt_at
+FROM (SELECT * FROM outbox.deliveries_page(%s, status => 'retrying', page_size => 1000)
+      UNION ALL SELECT * FROM outbox.deliveries_page(%s, status => 'dead', page_size => 1000)) h
+WHERE h.seq < %s AND (%s = 'strict' OR h.key = %s) ORDER BY h.status = 'dead', h.seq LIMIT 1"""
+
+
 async def delivery(session, q):
     """One event at one endpoint: what was sent and answered, and what comes next."""
     name, event = q.need("endpoint"), q.event()
@@ -213,14 +221,13 @@ async def delivery(session, q):
     attempts = await session.read("SELECT * FROM outbox.attempts_page(%s, event => %s::uuid, page_size => 100)", name, event)
     attempts.rows = [a for a in attempts.rows if a["event_id"]]
     d, head = found.row, None
+    stats = (await session.read("SELECT state, reason, next_attempt_at FROM outbox.stats WHERE endpoint = %s", name)).row
+    settings = (await session.read("SELECT url, format, headers, max_attempts, timeout, ordering FROM outbox.endpoints WHERE name = %s", name)).row
     if d and d["status"] == "blocked":
-        head = (await session.read("SELECT h.event_id, h.status FROM outbox.deliveries_page(%s, status => 'retrying', page_size => 1000) h"
-                                   " WHERE h.key = %s ORDER BY h.seq LIMIT 1", name, d["key"])).row
+        head = (await session.read(HEAD, name, name, d["seq"], settings and settings["ordering"], d["key"])).row
     return {"name": name, "event_id": event, "delivery": found, "attempts": attempts, "head": head, "event": await event_of(session, event),
-            "lane": lane(d, attempts.rows) if d else None, "means": words.STATUSES, "reasons": words.REASONS,
-            "stats": (await session.read("SELECT state, reason, next_attempt_at FROM outbox.stats WHERE endpoint = %s", name)).row,
-            "settings": (await session.read("SELECT url, format, headers, max_attempts, timeout FROM outbox.endpoints"
-                                            " WHERE name = %s", name)).row}
+            "lane": lane(d, attempts.rows) if d else None, "settings": settings,
+            "advice": advice.of_delivery(d, stats, settings, head) if d else None}
 
 
 # Why an event is not for an endpoint, for those that its tenant could have.
@@ -232,6 +239,10 @@ FROM outbox.all_events e CROSS JOIN outbox.endpoints p
 WHERE e.id = %s::uuid AND (p.tenant IS NULL OR p.tenant = e.tenant) AND p.name <> ALL (%s) ORDER BY p.tenant NULLS LAST, p.name LIMIT %s"""
 
 
+# Tenants that begin as a name does.
+NEAR = "SELECT DISTINCT tenant FROM (SELECT tenant FROM outbox.stats WHERE tenant LIKE %s ORDER BY tenant LIMIT 1000) s"
+
+
 async def event(session, q):
     """One event: what it holds, what became of it at each endpoint, and why it is not for the others."""
     number = q.event()
@@ -241,7 +252,11 @@ async def event(session, q):
     if not found.problem and not deliveries.problem and not found.rows and not deliveries.rows:
         raise Refused("There is no event %s. Its transaction has not committed, or was rolled back, or it was delivered and is older than what is kept." % number)
     others = await session.read(JUDGED, number, [d["endpoint"] for d in deliveries.rows], PAGE)
-    return {"event_id": number, "event": found, "deliveries": deliveries, "more": more, "others": others}
+    tenant = found.row and found.row["tenant"]
+    own = tenant and (await session.read("SELECT count(*) AS n FROM outbox.stats WHERE tenant = %s", tenant)).row
+    near = await session.read(NEAR, tenant[:2].replace("\\", "").replace("%", "\\%").replace("_", "\\_") + "%") if own and not own["n"] else Answer()
+    return {"event_id": number, "event": found, "deliveries": deliveries, "more": more, "others": others, "homeless": bool(own) and not own["n"],
+            "like": advice.like(tenant, [r["tenant"] for r in near.rows]) if near.rows else []}
 
 
 async def payload(session, q):
@@ -258,16 +273,21 @@ SELECT n.*, true AS found, NULL AS looked FROM (SELECT * FROM near WHERE key = %
 UNION ALL SELECT NULL, min(seq), min(created_at), NULL, NULL, NULL, false, count(*) FROM near"""
 
 
-# What became of each of some events: how many endpoints, and one of them.
+# What became of each of some events: at how many endpoints, and one of them.  Those of its tenant come first.
 WHERE = """
-SELECT seq, status, count(*) AS n, min(endpoint) AS endpoint FROM outbox.deliveries WHERE seq = ANY (%s::int8[])
-GROUP BY 1, 2 ORDER BY status <> ALL ('{dead,retrying,blocked}'), status"""
+SELECT d.seq, d.status, d.own, count(*) AS n, min(d.endpoint) AS endpoint FROM (
+    SELECT v.seq, v.status, v.endpoint, EXISTS (SELECT FROM outbox.stats s WHERE s.endpoint = v.endpoint AND s.tenant IS NOT NULL) AS own
+    FROM outbox.deliveries v WHERE v.seq = ANY (%s::int8[])) d
+GROUP BY 1, 2, 3 ORDER BY d.own DESC, d.status <> ALL ('{dead,retrying,blocked,pending}'), d.status"""
+LATER = """
+SELECT s.id, s.created_at, s.deliver_at, s.topic, s.key, s.tenant FROM (SELECT * FROM outbox.scheduled ORDER BY deliver_at LIMIT %s) s
+WHERE s.key = %s OR s.topic = %s OR s.tenant = %s ORDER BY s.deliver_at LIMIT %s"""
 
 
 async def search(session, q):
     """Endpoints and tenants of this name, and the newest events with this key, topic or tenant."""
     asked = q.get("q")
-    context = {"asked": asked, "endpoints": Answer(), "events": Answer(), "tenants": Answer(), "last": None, "go": None, "where": Answer(), "places": {}, "newest": NEWEST}
+    context = {"asked": asked, "endpoints": Answer(), "events": Answer(), "tenants": Answer(), "last": None, "go": None, "where": Answer(), "later": Answer(), "places": {}, "newest": NEWEST}
     if not asked:
         return context
     try:
@@ -283,6 +303,8 @@ async def search(session, q):
     last = [r for r in events.rows if not r["found"]]
     events.rows = [r for r in events.rows if r["found"]]
     context.update(events=events, last=last[0] if last else None)
+    if not q.get("before"):
+        context["later"] = await session.read(LATER, NEWEST, asked, asked, asked, FEW)
     if events.rows:
         context["where"] = await session.read(WHERE, [e["seq"] for e in events.rows[:FEW]])
         for row in context["where"].rows:
@@ -295,7 +317,7 @@ async def dead(session, q):
     chosen = {n: q.get(n) for n in ("endpoint", "reason", "tenant")}
     groups = await session.read(
         "SELECT endpoint, reason, count(*) AS n, min(created_at) AS oldest, max(last_error) AS example FROM"
-        " (SELECT endpoint, reason, created_at, last_error FROM outbox.dead_letters LIMIT %s) d GROUP BY 1, 2 ORDER BY 3 DESC LIMIT 20", COUNTED)
+        " (SELECT endpoint, reason, created_at, last_error FROM outbox.dead_letters ORDER BY seq DESC LIMIT %s) d GROUP BY 1, 2 ORDER BY 3 DESC LIMIT 20", COUNTED)
     total = await session.read("SELECT value AS n FROM outbox.metrics(0) WHERE name = 'outbox_deliveries' AND labels ->> 'status' = 'dead'")
     before, reason = q.get("before"), chosen["reason"]
     if chosen["endpoint"] or chosen["tenant"]:
@@ -305,11 +327,16 @@ async def dead(session, q):
         cursor = rows.rows[-1]["cursor"] if rows.rows else None
         rows.rows = [r for r in rows.rows if r["event_id"]]
     else:
+        since = whole(before) or 2**63 - 1
         rows = await session.read(
-            "SELECT event_id, seq, topic, key, tenant, endpoint, status, reason, attempts, last_error, created_at, false AS test"
-            " FROM outbox.dead_letters WHERE seq < %s" + (" AND reason = %s" if reason else "") + " ORDER BY seq DESC LIMIT %s",
-            whole(before) or 2**63 - 1, *([reason] if reason else []), PAGE)
+            "SELECT * FROM (SELECT event_id, seq, topic, key, tenant, endpoint, status, reason, attempts, last_error, created_at, false AS test"
+            " FROM outbox.dead_letters WHERE seq < %s ORDER BY seq DESC LIMIT %s) d WHERE %s IN ('', reason) LIMIT %s",
+            since, COUNTED if reason else PAGE, reason, PAGE)
         cursor = rows.rows[-1]["seq"] if len(rows.rows) == PAGE else None
+        if reason and not cursor:
+            looked = await session.read("SELECT count(*) AS n, min(seq) AS seq FROM (SELECT seq FROM outbox.dead_letters WHERE seq < %s"
+                                        " ORDER BY seq DESC LIMIT %s) d", since, COUNTED)
+            cursor = looked.row["seq"] if looked.row and looked.row["n"] == COUNTED else None
     return {"chosen": chosen, "groups": groups, "total": total, "rows": rows, "reasons": words.REASONS, "counted": COUNTED,
             "following": "/dead?" + urlencode({**chosen, "before": cursor}) if cursor else None}
 

@@ -236,21 +236,67 @@ const steps = {
     await until(() => sql("SELECT rate_limit FROM outbox.tenant_limits('acme')") === "700", "a tenant has a limit");
   },
 
-  /* A customer says that an event did not arrive: found and repaired from the first page. */
+  /* A customer says that an event did not arrive: found and repaired from the first page, for each cause. */
   async customer(page) {
-    await page.goto(BASE);
-    await page.getByRole("link", { name: "Search" }).click();
-    await page.getByRole("searchbox").fill("order-4711");
-    await page.getByRole("button", { name: "Search" }).click();
-    await shows(page, /dead at acme.orders/, "the search says what became of the event");
-    await page.getByRole("link", { name: /:/ }).first().click();
-    await page.getByRole("row", { name: /acme.orders/ }).getByRole("link").first().click();
-    await shows(page, /Dead\. [^]*max attempts[^]*unknown article/, "the delivery says why, with the receiver's own words");
-    const event = page.url().split("/").pop();
+    const find = async (key, says, what) => {
+      await page.goto(BASE);
+      await page.getByRole("searchbox").fill(key);
+      await page.getByRole("searchbox").press("Enter");
+      await shows(page, says, what);
+    };
+    const link = name => page.locator("main").getByRole("link", { name, exact: true }).first().click();
+    const got = async (key, what) => {
+      const event = sql(`SELECT id FROM outbox.all_events WHERE key = '${key}' ORDER BY seq DESC LIMIT 1`);
+      await until(() => arrived(event, "/ok").some(r => r.status === 200) || arrived(event).some(r => r.status === 200), what);
+    };
+
+    await find("order-4711", /dead at acme.orders/, "the search says what became of the event");
+    await link("acme.orders");
+    await shows(page, /Dead\. [^]*refused as often[^]*unknown article/, "the delivery says why, with the receiver's own words");
     await behave("/status/422/acme", "/ok");
     await ask(page, "Send again now", /This is 1 delivery/, "Send again");
     await shows(page, /Delivered at/, "the page says by itself that it is delivered");
-    check(arrived(event).some(r => r.status === 200), "and the receiver has taken it");
+    await got("order-4711", "and the receiver has taken it");
+
+    await find("order-paused", /pending at paused.hooks/, "an event waits at an endpoint that is paused");
+    await link("paused.hooks");
+    await ask(page, "Resume paused.hooks", /begins again/, "Resume");
+    await got("order-paused", "and arrives when it is resumed from there");
+
+    await find("order-filtered", /not for filtered: why\?[^]*delivered at billing/, "an event that a filter kept is not taken for delivered");
+    await link("not for filtered: why?");
+    await shows(page, /filter[^]*is false for this payload/, "the event says which filter");
+    const address = page.url();
+    await link("Change it");
+    await page.getByLabel("Filter").fill("$.total > 10");
+    await page.getByRole("button", { name: "Go on" }).click();
+    await page.getByRole("button", { name: "Change" }).click();
+    await page.goto(address);
+    await ask(page, "Send it now", /This is 1 delivery/, "Replay");
+    await got("order-filtered", "and the event arrives after the filter is changed");
+
+    await find("order-late", /not for late: why\?/, "an event is older than the endpoint of its customer");
+    await link("not for late: why?");
+    await shows(page, /created after the event/, "the event says so");
+    await ask(page, "Send it now", /This is 1 delivery/, "Replay");
+    await got("order-late", "and is sent from there");
+
+    await find("order-typo", /not for acmee: why\?/, "an event has a tenant without endpoints");
+    await link("not for acmee: why?");
+    await shows(page, /No endpoint belongs to acmee[^]*Did the application mean acme\?/, "the event says so, and which one was meant");
+
+    await find("order-held", /retrying at held.hooks[^]*blocked at held.hooks|blocked at held.hooks[^]*retrying at held.hooks/, "an event waits behind another one of its key");
+    await page.locator("main").getByRole("row", { name: /blocked/ }).getByRole("link", { name: "held.hooks" }).click();
+    await shows(page, /Blocked\.[^]*which is retrying[^]*answered 400/, "its page says which, and why that one waits");
+    await behave("/status/400/held", "/ok");
+    await ask(page, "Send the one before it now", /This is 1 delivery/, "Send again");
+    await got("order-held", "and it arrives when that one is sent from there");
+
+    await find("order-later", /scheduled until/, "an event whose time has not come is found");
+    await find("order-expired", /dead at expired.hooks/, "an event has expired");
+    await link("expired.hooks");
+    await shows(page, /expires_at was reached[^]*emits it again/, "its page says what to do");
+    check(await page.locator("main").getByRole("link", { name: "Send again now" }).count() === 0, "and does not offer what has no effect");
   },
 
   /* The database away, locked, or read-only: said in words, and over by itself. */

@@ -43,6 +43,22 @@ $node->safe_psql('postgres',
 endpoint_shows($node, 'warehouse', "state = 'backing_off'", 'an endpoint backs off');
 endpoint_shows($node, 'globex.hooks', "state = 'disabled'", 'one is disabled');
 
+# Other customers, each with another cause
+my %cause = (filtered => q(filter => '$.total > 100'), held => q(backoff_base => '10 min', backoff_max => '1 h'));
+endpoint($node, $receiver, "$_.hooks", ($_ eq 'held' ? '/status/400/held' : "/ok/$_"), join(', ', "topics => '{basket.*}', tenant => '$_'", $cause{$_} // ()))
+  foreach qw(paused filtered held expired);
+$node->safe_psql('postgres', "SELECT outbox.alter_endpoint('billing', topics => '{order.*,basket.*}')");
+$node->safe_psql('postgres', "SELECT outbox.pause_endpoint('$_.hooks')") foreach qw(paused expired);
+emit($node, 'basket.left', '{"total": 50}', "key => 'order-$_', tenant => '$_'") foreach qw(paused filtered late held held);
+emit($node, 'basket.left', '{}', "key => 'order-typo', tenant => 'acmee'");
+emit($node, 'basket.left', '{}', "key => 'order-later', deliver_at => now() + interval '1 day'");
+emit($node, 'basket.left', '{}', "key => 'order-expired', tenant => 'expired', expires_at => now() + interval '100 ms'");
+endpoint($node, $receiver, 'late.hooks', '/ok/late', "topics => '{basket.*}', tenant => 'late'");
+endpoint_shows($node, 'held.hooks', 'retrying = 1 AND blocked = 1', 'an event waits behind one that fails');
+ok(wait_sql($node, "SELECT now() > max(expires_at) FROM outbox.all_events"), 'and one has expired');
+$node->safe_psql('postgres', "SELECT outbox.resume_endpoint('expired.hooks')");
+endpoint_shows($node, 'expired.hooks', 'dead = 1', 'which is dead');
+
 # Figures of the last hours, from those that the worker writes when it ends
 $node->safe_psql('postgres', q(SELECT count(outbox.emit('order.created', '{"order": 1}', key => 'k' || n)) FROM generate_series(1, 40) n));
 endpoint_shows($node, 'billing', 'pending + processing = 0', 'forty more are delivered');
@@ -55,10 +71,13 @@ WHERE f.piece IN (0, 1, 2) AND k <= 22 + 14 * sin(n / 9.0) + 2 * sin(n * 1.7) ON
 INSERT INTO outbox.figures (piece, endpoint_id, at, delivered, failed, counts)
 SELECT (SELECT min(piece) FROM outbox.figures), 0, date_bin('5 min', now(), '2000-01-01') - n * interval '5 min', 0, 0,
 	'\xfd00000001fe'::bytea || int4send((40 + 30 * sin(n / 5.0))::int) || '\xff' || int4send((21000 + 900 * sin(n / 14.0))::int)
-FROM generate_series(1, 71) n
+FROM generate_series(1, 71) n ON CONFLICT DO NOTHING
 SQL
 endpoint_shows($node, 'warehouse', "state = 'backing_off'", 'the next worker knows of all this');
 
+# Its charts are of a minute ago.
+$console->stop;
+$console->start;
 $console->browse($_, %env) foreach qw(looks customer actions plain failures);
 
 unlike($console->log, qr/Traceback/, 'no fault of the console is in its log');
