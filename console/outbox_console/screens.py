@@ -49,9 +49,9 @@ async def figures(session, endpoint=None, tenant=None):
         return [(t, v * factor if v is not None else None) for t, v in zip(times, found)]
     drawn = [chart.line(column("delivered", 0, 1 / 300), "Delivered", lambda v: words.number(round(v, 1)) + "/s"),
              chart.line(column("failed_attempts", 0, 1 / 300), "Failed attempts", lambda v: words.number(round(v, 1)) + "/s"),
-             chart.line(column("latency_p99_ms", None, 0.001), "Latency, 99 of 100", words.seconds),
-             chart.line(column("oldest_pending_s", None), "Age of the oldest that waits", words.seconds),
-             chart.line(column("memory_bytes", None), "Memory of the workers", words.size)]
+             chart.line(column("latency_p99_ms", None, 0.001), "Latency (p99)", words.seconds),
+             chart.line(column("oldest_pending_s", None), "Oldest waits", words.seconds),
+             chart.line(column("memory_bytes", None), "Memory", words.size)]
     return Answer([c for c in drawn if c])
 
 
