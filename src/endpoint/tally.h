@@ -77,8 +77,8 @@ typedef struct OutboxFigures
 #define OUTBOX_FIGURE_OLDEST 254
 #define OUTBOX_FIGURE_MEMORY 255
 
-/* Those that are to be written.  The second ends the open bucket of an endpoint.
- * The third adds those of the whole database. */
+/* The figures that are to be written.  The second ends the open bucket of an endpoint.
+ * The third adds figures of the whole database. */
 extern dlist_head *outbox_tally_figures(void);
 extern void		   outbox_tally_end_figures(OutboxEndpoint *ep);
 extern void		   outbox_tally_look(TimestampTz at, int64 oldest_usec, int64 memory);
