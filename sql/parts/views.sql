@@ -670,18 +670,22 @@ SELECT * FROM (VALUES
     (45, 'outbox_source_behind_bytes', 'gauge', 'source', 'WAL of a source that is not taken yet'),
     (46, 'outbox_source_retained_bytes', 'gauge', 'source', 'WAL that its slot retains at a source'),
     (47, 'outbox_source_room_bytes', 'gauge', 'source', 'WAL that its slot may still retain, where that is limited'),
-    (48, 'outbox_source_answered_seconds', 'gauge', 'source', 'Time since a source last answered')) v (number, metric, type, label, help);
+    (48, 'outbox_source_answered_seconds', 'gauge', 'source', 'Time since a source last answered'),
+    (49, 'outbox_tenant_delivered_per_second', 'gauge', NULL::text, 'Deliveries to the endpoints of a tenant, or without the label of all others, over the last minute'),
+    (50, 'outbox_tenant_failed_attempts_per_second', 'gauge', NULL::text, 'Failed attempts of the same, over the last minute'),
+    (51, 'outbox_tenant_deliveries', 'gauge', 'status', 'Deliveries of the same that are not done, by status'),
+    (52, 'outbox_tenant_oldest_pending_seconds', 'gauge', NULL::text, 'Age of the oldest event of the same that waits for its first attempt')) v (number, metric, type, label, help);
 COMMENT ON VIEW outbox.metric_names IS 'The figures that outbox.metrics() can show';
 COMMENT ON COLUMN outbox.metric_names.number IS 'their order';
 COMMENT ON COLUMN outbox.metric_names.metric IS 'name of the figure';
 COMMENT ON COLUMN outbox.metric_names.type IS 'counter, which never goes down, or gauge';
-COMMENT ON COLUMN outbox.metric_names.label IS 'the label that it has besides endpoint (NULL: none)';
+COMMENT ON COLUMN outbox.metric_names.label IS 'the label that it has besides endpoint or tenant (NULL: none)';
 COMMENT ON COLUMN outbox.metric_names.help IS 'help text';
 
 -- For Prometheus: one query has everything. With thousands of endpoints, the ones that
 -- need attention most have series of their own, and all are in the sums. SECURITY
 -- DEFINER, so that EXECUTE on this function is all that a scraper needs.
-CREATE FUNCTION outbox.metrics(top int4 DEFAULT 20,
+CREATE FUNCTION outbox.metrics(top int4 DEFAULT 20, top_tenants int4 DEFAULT 0,
     OUT name text, OUT type text, OUT help text, OUT labels jsonb, OUT value float8)
 RETURNS SETOF record
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER ROWS 500 SET search_path = pg_catalog, pg_temp
@@ -696,6 +700,10 @@ BEGIN
         RAISE EXCEPTION 'invalid top %', $1
             USING ERRCODE = 'invalid_parameter_value',
                   HINT = 'Use 0 for the sums alone, or leave it out for 20 endpoints.';
+    ELSIF $2 IS NULL OR $2 < 0 THEN
+        RAISE EXCEPTION '%', COALESCE('invalid top_tenants ' || $2, 'top_tenants must not be null')
+            USING ERRCODE = CASE WHEN $2 IS NULL THEN 'null_value_not_allowed' ELSE 'invalid_parameter_value' END,
+                  HINT = 'Leave it out for no figures of tenants.';
     END IF;
     RETURN QUERY
     WITH series AS MATERIALIZED (
@@ -709,9 +717,14 @@ BEGIN
         SELECT w.* FROM outbox.worker_slots() w
         JOIN pg_database d ON d.oid = w.dboid WHERE d.datname = current_database()),
     size AS MATERIALIZED (SELECT * FROM outbox.log_size_now()),
-    samples (metric, endpoint, label, value) AS (
+    samples (metric, owner, label, value) AS (
         SELECT s.metric, e.name, s.label, s.value
         FROM series s LEFT JOIN outbox.endpoint_settings e USING (endpoint_id)
+        UNION ALL
+        SELECT t.metric, t.tenant, t.label, t.value
+        FROM (SELECT array_agg(s.endpoint_id ORDER BY s.tenant) AS ids, array_agg(s.tenant ORDER BY s.tenant) AS tenants
+              FROM outbox.endpoint_settings s WHERE s.tenant IS NOT NULL AND top_tenants > 0) a
+        CROSS JOIN LATERAL outbox.tenant_series(a.ids, a.tenants, top_tenants) t
         UNION ALL
         SELECT 'outbox_endpoint_retained_bytes', p.name, NULL,
                CASE WHEN l.min_seq IS NULL OR p.seq >= l.max_seq THEN 0
@@ -767,12 +780,13 @@ BEGIN
             ('outbox_worker_resident_limit_bytes', w.resident_limit)) v(metric, value)
         WHERE v.value IS NOT NULL AND (w.pid IS NOT NULL OR v.metric = 'outbox_worker_restarts_total'))
     SELECT m.metric, m.type, m.help,
-           CASE WHEN v.endpoint IS NULL THEN '{}' ELSE jsonb_build_object('endpoint', v.endpoint) END
+           CASE WHEN v.owner IS NULL THEN '{}'
+                ELSE jsonb_build_object(CASE WHEN m.metric LIKE 'outbox\_tenant\_%' THEN 'tenant' ELSE 'endpoint' END, v.owner) END
            || CASE WHEN v.label IS NULL THEN '{}' ELSE jsonb_build_object(m.label, v.label) END,
            v.value
     FROM outbox.metric_names m JOIN samples v USING (metric)
-    ORDER BY m.number, v.endpoint, v.label;
+    ORDER BY m.number, v.owner, v.label;
 END $$;
 COMMENT ON FUNCTION outbox.metrics IS
-'Figures for Prometheus, one row per sample: the database, all endpoints summed, and the "top" endpoints that '
-'need attention most';
+'Figures for Prometheus, one row per sample: the database, all endpoints summed, the "top" endpoints that '
+'need attention most, and the "top_tenants" that get most and that fail most';

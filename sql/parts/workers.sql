@@ -113,3 +113,15 @@ CREATE FUNCTION outbox.endpoint_series(ids int4[], top int4,
     LANGUAGE C VOLATILE STRICT PARALLEL SAFE ROWS 500;
 COMMENT ON FUNCTION outbox.endpoint_series IS
 'Series of endpoints for outbox.metrics(): all summed, and the ones that need attention most';
+
+-- tenant is NULL for the sum of all others.
+CREATE FUNCTION outbox.tenant_series(ids int4[], tenants text[], top int4,
+    OUT tenant text,
+    OUT metric text,
+    OUT label text,
+    OUT value float8)
+    RETURNS SETOF record
+    AS 'MODULE_PATHNAME', 'outbox_tenant_series_1_0'
+    LANGUAGE C VOLATILE STRICT PARALLEL SAFE ROWS 100;
+COMMENT ON FUNCTION outbox.tenant_series IS
+'Series of tenants for outbox.metrics(): the ones that get most, the ones that fail most, and all others summed';

@@ -377,7 +377,8 @@ typedef struct OutboxTally
 	int64			 failed_attempts;
 	TimestampTz		 last_success_at;
 	TimestampTz		 last_active_at;
-	uint32			 recent[60]; /* deliveries in each of 60 seconds, a ring */
+	uint32			 recent[60];		/* deliveries in each of 60 seconds, a ring */
+	uint32			 recent_failed[60]; /* the same of attempts that failed */
 	int64			 recent_second;
 	OutboxHistogram *latency; /* NULL until the first delivery */
 	char			*last_error;

@@ -198,7 +198,7 @@ next_attempt_at(OutboxEndpoint *ep, const OutboxStats *s, TimestampTz now)
 }
 
 double
-outbox_endpoint_stats_rate(const OutboxStats *s, TimestampTz now)
+outbox_endpoint_stats_rate(const uint32 *recent, int64 newest, TimestampTz now)
 {
 	int64 second = now / USECS_PER_SEC;
 	int64 sum = 0;
@@ -206,10 +206,10 @@ outbox_endpoint_stats_rate(const OutboxStats *s, TimestampTz now)
 	for (int i = 0; i < 60; i++)
 	{
 		/* skip slots of seconds that are more than a minute ago */
-		int64 at = s->recent_second - ((s->recent_second - i) % 60 + 60) % 60;
+		int64 at = newest - ((newest - i) % 60 + 60) % 60;
 
 		if (at > second - 60)
-			sum += s->recent[i];
+			sum += recent[i];
 	}
 	return sum / 60.0;
 }
@@ -242,6 +242,7 @@ outbox_endpoint_stats_fill(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 	memcpy(s->counters, ep->tally->shown, sizeof(s->counters));
 	s->recent_second = ep->tally->recent_second;
 	memcpy(s->recent, ep->tally->recent, sizeof(s->recent));
+	memcpy(s->recent_failed, ep->tally->recent_failed, sizeof(s->recent_failed));
 	fill_latency(ep, now, s);
 	if (ep->status.held_for)
 		strlcpy(s->reason, ep->status.held_for, sizeof(s->reason));

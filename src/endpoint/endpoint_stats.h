@@ -17,6 +17,7 @@ extern void outbox_endpoint_stats_fill(OutboxEndpoint *ep, TimestampTz now,
 extern double outbox_percentile(const uint32 *counts, int64 total, double part);
 
 /* Returns the deliveries per second of the minute before 'now'. */
-extern double outbox_endpoint_stats_rate(const OutboxStats *s, TimestampTz now);
+extern double outbox_endpoint_stats_rate(const uint32 *recent, int64 newest,
+										 TimestampTz now);
 
 #endif /* OUTBOX_ENDPOINT_STATS_H */

@@ -223,10 +223,25 @@ failure_class(const OutboxOutcome *o)
 	return of[o->failure];
 }
 
+/* Returns the place of this second in the rings, and clears those that have passed. */
+static int
+recent_place(OutboxTally *t, TimestampTz now)
+{
+	int64 second = now / USECS_PER_SEC;
+
+	for (int64 s = Max(t->recent_second + 1, second - 59); s <= second; s++)
+		t->recent[s % 60] = t->recent_failed[s % 60] = 0;
+	t->recent_second = Max(t->recent_second, second);
+	return second % 60;
+}
+
 void
 outbox_tally_failure(OutboxEndpoint *ep, const OutboxOutcome *o)
 {
-	begin_figures(ep, GetCurrentTimestamp());
+	TimestampTz now = GetCurrentTimestamp();
+
+	begin_figures(ep, now);
+	ep->tally->recent_failed[recent_place(ep->tally, now)]++;
 	ep->tally->failed_attempts++;
 	outbox_tally_count(ep, failure_class(o));
 }
@@ -297,6 +312,7 @@ outbox_tally_resume(OutboxEndpoint *ep)
 		return;
 	ep->tally->recent_second = s.recent_second;
 	memcpy(ep->tally->recent, s.recent, sizeof(ep->tally->recent));
+	memcpy(ep->tally->recent_failed, s.recent_failed, sizeof(ep->tally->recent_failed));
 }
 
 void
@@ -441,13 +457,8 @@ outbox_tally_latency(OutboxEndpoint *ep, int64 usec, TimestampTz now)
 void
 outbox_tally_success(OutboxEndpoint *ep, TimestampTz now)
 {
-	int64 second = now / USECS_PER_SEC;
-
 	begin_figures(ep, now);
-	for (int64 s = Max(ep->tally->recent_second + 1, second - 59); s <= second; s++)
-		ep->tally->recent[s % 60] = 0;
-	ep->tally->recent_second = Max(ep->tally->recent_second, second);
-	ep->tally->recent[second % 60]++;
+	ep->tally->recent[recent_place(ep->tally, now)]++;
 	ep->tally->delivered++;
 	outbox_count_total(OUTBOX_COUNT_DELIVERED, 1);
 	ep->tally->last_success_at = now;

@@ -421,10 +421,14 @@ typedef struct OutboxStats
 	TimestampTz			oldest_pending_at; /* 0: nothing pending */
 	TimestampTz			next_attempt_at;   /* 0: none is scheduled */
 	TimestampTz			last_success_at;   /* 0: never since the worker started */
-	int64				recent_second;	   /* second of the newest one of 'recent' */
+	int64				recent_second;	   /* the newest second of the next two */
 
-	/* Deliveries in each of 60 seconds, for the worker that owns the endpoint next. */
+	/*
+	 * Deliveries, and attempts that failed, in each of 60 seconds.  The worker that owns
+	 * the endpoint next goes on with them.
+	 */
 	uint32 recent[60];
+	uint32 recent_failed[60];
 
 	/* From emit to 2xx, first attempts, last 5 min; -1: none. */
 	double latency_p50_ms;

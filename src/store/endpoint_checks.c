@@ -358,7 +358,8 @@ OUTBOX_FUNCTION(outbox_endpoint_stats_1_0, 1)
 	v[10] = Int64GetDatum(s.failed_attempts);
 	v[11] = time_or_null(s.oldest_pending_at, &n[11]);
 	v[12] = time_or_null(s.next_attempt_at, &n[12]);
-	v[13] = Float8GetDatum(outbox_endpoint_stats_rate(&s, GetCurrentTimestamp()));
+	v[13] = Float8GetDatum(
+		outbox_endpoint_stats_rate(s.recent, s.recent_second, GetCurrentTimestamp()));
 	v[14] = ms_or_null(s.latency_p50_ms, &n[14]);
 	v[15] = ms_or_null(s.latency_p95_ms, &n[15]);
 	v[16] = ms_or_null(s.latency_p99_ms, &n[16]);
