@@ -223,7 +223,7 @@ failure_class(const OutboxOutcome *o)
 	return of[o->failure];
 }
 
-/* Returns the place of this second in the rings, and clears those that have passed. */
+/* Returns the place of this second in the rings, and clears the seconds before it. */
 static int
 recent_place(OutboxTally *t, TimestampTz now)
 {

@@ -1,7 +1,7 @@
 /*
  * tenant_metrics.c
- *	  Owns the figures of tenants in outbox.metrics(): of those that get most, of those
- *	  whose receivers fail most, and of all others together.
+ *	  Owns the figures of tenants in outbox.metrics(): of the tenants that get most or fail
+ *	  most, and of all others together.
  *
  * Only figures that the workers have published are read, as in metrics.c.  All are gauges:
  * a sum over endpoints goes down when one is dropped, and so does that of the others when a
@@ -131,7 +131,7 @@ by_failed(const void *a, const void *b)
 	return x->failed != y->failed ? (x->failed > y->failed ? -1 : 1) : x < y ? -1 : 1;
 }
 
-/* The first 'most' are shown, those of the failing ones of which something has failed. */
+/* The first 'most' of each order are shown, and of the failing ones only if any failed. */
 static void
 choose(Tenant **tenants, int n, int most)
 {
