@@ -1,4 +1,4 @@
-# Where it is asked for, outbox.metrics() has the tenants that get most and that fail most, and the sum of all others.
+# outbox.metrics() shows the tenants that get most and fail most, where it is asked to.
 use strict;
 use warnings;
 
