@@ -7,7 +7,7 @@ use warnings;
 use OutboxTest;
 use Test::More;
 
-my $node = outbox_node('main', conf => "escape_string_warning = off\n");
+my $node = outbox_node('main');
 plan skip_all => 'this PostgreSQL has no such setting any more' if $node->psql('postgres', 'SET standard_conforming_strings = off') != 0;
 $node->safe_psql('postgres', 'CREATE EXTENSION inbox; CREATE DATABASE source');
 $node->safe_psql('source', "\\i $top/sql/source.sql");
@@ -16,7 +16,7 @@ $node->safe_psql('source', "\\i $top/sql/source.sql");
 sub answer
 {
 	my ($database, $setting, $sql) = @_;
-	my (undef, $out, $error) = $node->psql($database, "SET standard_conforming_strings = $setting; BEGIN; $sql; ROLLBACK");
+	my (undef, $out, $error) = $node->psql($database, "SET client_min_messages = error; SET standard_conforming_strings = $setting; BEGIN; $sql; ROLLBACK");
 	return $out . ($error =~ s/^psql:\S+ //mgr =~ s/^\w*LINE.*//mgr);
 }
 
