@@ -10,6 +10,7 @@
 
 #include "utils/memutils.h"
 
+#include "endpoint/operator.h"
 #include "endpoint/status.h"
 #include "store/endpoint_options.h"
 #include "transport/sinks.h"
@@ -167,9 +168,14 @@ examine(OutboxEndpoint *ep, TimestampTz now)
 	}
 	if (ep->link->transport != transport ||
 		ep->link->row_version != ep->config.row_version ||
-		ep->link->keys_version != ep->config.keys_version || may_open_now(ep) ||
-		files_have_changed(ep, now))
+		ep->link->keys_version != ep->config.keys_version || may_open_now(ep))
 		open_link(ep, now);
+	else if (files_have_changed(ep, now))
+	{
+		open_link(ep, now);
+		if (ep->pace.breaker == OUTBOX_BREAKER_OPEN)
+			outbox_operator_probe(ep, now); /* what it refused may be the former content */
+	}
 	if (ep->link->handle != NULL)
 	{
 		OutboxLinkState state;

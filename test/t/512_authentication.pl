@@ -71,6 +71,17 @@ send_one('bearer');
 my ($put) = OutboxTest::Receiver::wait_found(1, 'PUT', sub { grep { $_->{method} eq 'PUT' } sent('/ok/bearer') });
 is(authorization($put), 'Bearer second.token', 'it stays when other entries of the config change');
 
+# A token that expires: the receiver refuses each event with 401, until somebody writes the next one.
+put('expired', "old.token\n");
+create('expired', ok_url('expired'), { token => { file => 'expired' } }, undef, "backoff_base => '10 min', backoff_max => '1 h'");
+$receiver->control(path => '/ok/expired', behave => '/status/401');
+send_one('expired') for 1 .. 40;
+endpoint_shows($node, 'expired', "state = 'backing_off' AND pending > 0", 'a token has expired: the endpoint backs off');
+$receiver->control(path => '/ok/expired');
+put('expired', "new.token\n");
+OutboxTest::Receiver::wait_found(1, 'the new token', sub { grep { authorization($_) eq 'Bearer new.token' } sent('/ok/expired') });
+endpoint_shows($node, 'expired', "state = 'active'", 'with another file it is probed at once');
+
 # ----- OAuth
 
 sub token_url { my ($token, $seconds) = @_; return $receiver->url("/status/200/$token?body={%22access_token%22:%22$token%22,%22expires_in%22:$seconds,%22token_type%22:%22Bearer%22}") }
