@@ -174,7 +174,8 @@ examine(OutboxEndpoint *ep, TimestampTz now)
 	{
 		open_link(ep, now);
 		if (ep->pace.breaker == OUTBOX_BREAKER_OPEN)
-			outbox_operator_probe(ep, now); /* what it refused may be the former content */
+			outbox_operator_probe(ep,
+								  now); /* what it refused may be the former content */
 	}
 	if (ep->link->handle != NULL)
 	{
