@@ -781,7 +781,7 @@ BEGIN
         WHERE v.value IS NOT NULL AND (w.pid IS NOT NULL OR v.metric = 'outbox_worker_restarts_total'))
     SELECT m.metric, m.type, m.help,
            CASE WHEN v.owner IS NULL THEN '{}'
-                ELSE jsonb_build_object(CASE WHEN m.metric LIKE 'outbox\_tenant\_%' THEN 'tenant' ELSE 'endpoint' END, v.owner) END
+                ELSE jsonb_build_object(CASE WHEN starts_with(m.metric, 'outbox_tenant_') THEN 'tenant' ELSE 'endpoint' END, v.owner) END
            || CASE WHEN v.label IS NULL THEN '{}' ELSE jsonb_build_object(m.label, v.label) END,
            v.value
     FROM outbox.metric_names m JOIN samples v USING (metric)

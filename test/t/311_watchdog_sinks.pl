@@ -20,7 +20,8 @@ my $session = $node->background_psql('postgres');
 
 sub ask { return $node->safe_psql('postgres', $_[0]) }
 
-sub restarts { return ask('SELECT sum(restarts) FROM outbox.workers') }
+# A worker that is not needed any more takes its number of restarts along.
+sub restarts { return scalar(() = slurp_file($node->logfile) =~ /outbox worker \d+ of database \d+ ended itself/g) }
 
 ask("SELECT outbox.create_endpoint('$_', 'null://h/stuck', '{$_.*}', format => 'raw')") foreach qw(stuck near);
 endpoint($node, $receiver, $_, "/ok/$_", "topics => '{web.*}'") foreach qw(web1 web2);
