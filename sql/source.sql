@@ -431,6 +431,7 @@ BEGIN
         VALUES (id, deliver_at, topic, type, key, tenant, expires_at, headers, payload, body, content_type,
                 dedup_key);
     ELSE
+        -- As outbox.current_piece(), without the call of a function for each event.
         INSERT INTO outbox.events (id, piece, topic, type, key, tenant, expires_at, headers, payload, body, content_type)
         VALUES (id, (SELECT p.piece FROM outbox.pieces p WHERE p.opened_at IS NOT NULL AND p.closed_at IS NULL), topic,
                 type, key, tenant, expires_at, headers, payload, body, content_type);

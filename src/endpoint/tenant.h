@@ -33,8 +33,9 @@ typedef struct OutboxTenant
 	OutboxPace	   *pace; /* limits of all its endpoints: max_in_flight (0: none), and
 							 * rate_limit (NULL: it never had any) */
 	OutboxKeptLimit kept;
-	OutboxGroup		group;
-	char			name[FLEXIBLE_ARRAY_MEMBER];
+	bool		asked; /* true while the receiver of one of them is asked for a proof */
+	OutboxGroup group;
+	char		name[FLEXIBLE_ARRAY_MEMBER];
 } OutboxTenant;
 
 /*

@@ -110,35 +110,34 @@ add_endpoint(Tenant *to, int32 id, TimestampTz now)
 	add(to, &t);
 }
 
-/* Equal ones come in the order of the names, which is that of the array. */
+/*
+ * The order of the rate of failures (true), or of deliveries.  Equal ones come in the order of
+ * the names, which is that of the array.
+ */
 static int
-by_delivered(const void *a, const void *b)
+by_rate(const void *a, const void *b, void *failures)
 {
 	const Tenant *x = *(Tenant *const *) a;
 	const Tenant *y = *(Tenant *const *) b;
+	double		  p = *(bool *) failures ? x->failed : x->delivered;
+	double		  q = *(bool *) failures ? y->failed : y->delivered;
 
-	return x->delivered != y->delivered ? (x->delivered > y->delivered ? -1 : 1) :
-		x < y							? -1 :
-										  1;
-}
-
-static int
-by_failed(const void *a, const void *b)
-{
-	const Tenant *x = *(Tenant *const *) a;
-	const Tenant *y = *(Tenant *const *) b;
-
-	return x->failed != y->failed ? (x->failed > y->failed ? -1 : 1) : x < y ? -1 : 1;
+	if (p != q)
+		return p > q ? -1 : 1;
+	return x < y ? -1 : 1;
 }
 
 /* The first 'most' of each order are shown, and of the failing ones only if any failed. */
 static void
 choose(Tenant **tenants, int n, int most)
 {
-	qsort(tenants, n, sizeof(*tenants), by_failed);
+	bool failures = true;
+
+	qsort_arg(tenants, n, sizeof(*tenants), by_rate, &failures);
 	for (int i = 0; i < Min(n, most) && tenants[i]->failed > 0; i++)
 		tenants[i]->shown = true;
-	qsort(tenants, n, sizeof(*tenants), by_delivered);
+	failures = false;
+	qsort_arg(tenants, n, sizeof(*tenants), by_rate, &failures);
 	for (int i = 0; i < Min(n, most); i++)
 		tenants[i]->shown = true;
 }

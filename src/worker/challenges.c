@@ -38,7 +38,6 @@
 /* A request in flight */
 typedef struct OutboxAsked
 {
-	dlist_node		node;
 	OutboxEndpoint *endpoint;
 	int64			version;
 	OutboxTransfer *transfer;
@@ -48,8 +47,14 @@ typedef struct OutboxAsked
 	char			body[256];
 } OutboxAsked;
 
-static dlist_head asked = DLIST_STATIC_INIT(asked);
-static int		  nasked;
+static int	nasked;
+static bool wanted; /* some endpoint lacks a proof, or lacked one */
+
+void
+outbox_challenges_note(const OutboxEndpoint *ep)
+{
+	wanted = wanted || ep->proof != NULL;
+}
 
 /* True if its receiver is to be asked, now or later. */
 static bool
@@ -84,9 +89,10 @@ next_time(const OutboxEndpoint *ep, TimestampTz now)
 static void
 forget(OutboxAsked *a)
 {
-	dlist_delete(&a->node);
 	nasked--;
 	a->endpoint->proof->asked = NULL;
+	if (a->endpoint->tenant)
+		a->endpoint->tenant->asked = false;
 	pfree(a);
 }
 
@@ -255,9 +261,10 @@ ask(OutboxEndpoint *ep, TimestampTz now)
 		return;
 	}
 	message.body_len = strlen(a->body);
-	dlist_push_tail(&asked, &a->node);
 	nasked++;
 	ep->proof->asked = a;
+	if (ep->tenant)
+		ep->tenant->asked = true;
 	outbox_http_ask(a->transfer, options ? a->origin : NULL, answered);
 	outbox_watchdog_enter(ep->id);
 	outbox_http_transport.start(a->transfer, &a->target, ep->link->handle, &message, a);
@@ -268,18 +275,7 @@ ask(OutboxEndpoint *ep, TimestampTz now)
 static bool
 must_wait(const OutboxEndpoint *ep)
 {
-	dlist_iter iter;
-
-	if (nasked >= ASKED_MAX)
-		return true;
-	dlist_foreach(iter, &asked)
-	{
-		const OutboxAsked *a = dlist_container(OutboxAsked, node, iter.cur);
-
-		if (ep->tenant && a->endpoint->tenant == ep->tenant)
-			return true;
-	}
-	return false;
+	return nasked >= ASKED_MAX || (ep->tenant && ep->tenant->asked);
 }
 
 static void
@@ -307,6 +303,8 @@ outbox_challenges_step(TimestampTz now)
 {
 	dlist_iter iter;
 
+	if (!wanted)
+		return;
 	dlist_foreach(iter, &outbox_loop.roster.busy)
 	{
 		OutboxEndpoint *ep = outbox_listed(busy_node, iter.cur);

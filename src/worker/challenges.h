@@ -7,6 +7,9 @@
 
 #include "endpoint/endpoint.h"
 
+/* Must be called when the settings of an endpoint were assigned. */
+extern void outbox_challenges_note(const OutboxEndpoint *ep);
+
 /* Asks those whose time has come. */
 extern void outbox_challenges_step(TimestampTz now);
 

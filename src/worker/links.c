@@ -173,9 +173,9 @@ examine(OutboxEndpoint *ep, TimestampTz now)
 	else if (files_have_changed(ep, now))
 	{
 		open_link(ep, now);
+		/* Its receiver may have refused the former content. */
 		if (ep->pace.breaker == OUTBOX_BREAKER_OPEN)
-			outbox_operator_probe(ep,
-								  now); /* what it refused may be the former content */
+			outbox_operator_probe(ep, now);
 	}
 	if (ep->link->handle != NULL)
 	{

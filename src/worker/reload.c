@@ -35,6 +35,7 @@
 #include "store/parked.h"
 #include "store/positions.h"
 #include "worker/busy.h"
+#include "worker/challenges.h"
 #include "worker/dispatch.h"
 #include "worker/forget.h"
 #include "worker/loop.h"
@@ -138,6 +139,7 @@ load_endpoint(const OutboxEndpointRow *s, bool all)
 	meeting = ep;
 	outbox_endpoint_settings_assign(ep, s);
 	outbox_links_note(ep);
+	outbox_challenges_note(ep);
 	set_tenant(ep, s);
 	ep->config.generation = s->generation;
 	ep->place.stored_version = s->subscription;
@@ -290,6 +292,7 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 			outbox_window_drop(ep, &outbox_loop.head);
 		outbox_endpoint_settings_assign(ep, s);
 		outbox_links_note(ep);
+		outbox_challenges_note(ep);
 		ep->member.put_off = false;
 
 		/* At once, because it has these settings even if the reload fails later. */
