@@ -4,11 +4,10 @@
 use strict;
 use warnings;
 
-use IO::Handle;
-use IO::Socket::INET;
 use IPC::Open2;
 use JSON::PP;
 use OutboxTest;
+use OutboxTest::StandIn;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -23,32 +22,10 @@ local $ENV{PYTHONDONTWRITEBYTECODE} = 1;
 my $dir = PostgreSQL::Test::Utils::tempdir('aws');
 my $json = JSON::PP->new->utf8;
 
-# A port below those of outgoing connections, or one of these could take it
-my ($port, $held) = (20000 + $$ % 10000);
-$port++ until $held = IO::Socket::INET->new(LocalAddr => '127.0.0.1', LocalPort => $port, Listen => 1, ReuseAddr => 1);
-close $held;
-my $moto = fork // die "fork: $!";
-if ($moto == 0)
-{
-	open(STDOUT, '>', "$dir/moto");
-	open(STDERR, '>&', \*STDOUT);
-	exec '/usr/bin/python3', '-m', 'moto.server', '-H', '127.0.0.1', '-p', $port or POSIX::_exit(127);
-}
-push @OutboxTest::Receiver::started, $moto;
-ok(wait_until(sub { (IO::Socket::INET->new("127.0.0.1:$port") // return 0)->print("GET /moto-api/ HTTP/1.0\r\n\r\n") }, 'moto listens', 120), 'moto listens')
-  or diag(slurp_file("$dir/moto"));
+my $port = start_moto($dir);
+my $client = start_client($port);
 
-my $client = open2(my $out, my $in, '/usr/bin/python3', "$top/test/aws/client.py", $port);
-push @OutboxTest::Receiver::started, $client;
-
-sub client
-{
-	my ($command) = @_;
-	print $in "$command\n";
-	$in->flush;
-	my $line = <$out> // die "the client has ended\n";
-	return JSON::PP->new->allow_nonref->utf8->decode($line);
-}
+sub client { return $client->(@_) }
 ok(client('make') && client('make_more'), 'queues, topics, a bus and a stream are made');
 
 local $ENV{AWS_EC2_METADATA_SERVICE_ENDPOINT} = "http://127.0.0.1:$port";

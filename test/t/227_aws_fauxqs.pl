@@ -6,12 +6,10 @@
 use strict;
 use warnings;
 
-use IO::Handle;
-use IO::Socket::INET;
-use IPC::Open2;
 use JSON::PP;
 use OutboxTest;
 use OutboxTest::Network;
+use OutboxTest::StandIn;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -33,28 +31,13 @@ my $host = "sqs.$region.localhost";    # as it names itself in the URL of a queu
 $zone->($host => '127.0.0.1');
 my $json = JSON::PP->new->utf8->canonical;
 
-my $fauxqs = fork // die "fork: $!";
-if ($fauxqs == 0)
 {
-	open(STDOUT, '>', "$dir/fauxqs");
-	open(STDERR, '>&', \*STDOUT);
-	@ENV{qw(FAUXQS_PORT FAUXQS_LOGGER FAUXQS_DEFAULT_REGION)} = ($port, 'false', $region);
-	exec 'node', "$cache/fauxqs/node_modules/fauxqs/dist/server.js" or POSIX::_exit(127);
+	local @ENV{qw(FAUXQS_PORT FAUXQS_LOGGER FAUXQS_DEFAULT_REGION)} = ($port, 'false', $region);
+	start_stand_in('fauxqs', $dir, $port, '/', 'node', "$cache/fauxqs/node_modules/fauxqs/dist/server.js");
 }
-push @OutboxTest::Receiver::started, $fauxqs;
-ok(wait_until(sub { (IO::Socket::INET->new("127.0.0.1:$port") // return 0)->print("GET / HTTP/1.0\r\n\r\n") }, 'fauxqs listens', 120), 'fauxqs listens')
-  or diag(slurp_file("$dir/fauxqs"));
+my $client = start_client($port, $account);
 
-push @OutboxTest::Receiver::started, open2(my $out, my $in, '/usr/bin/python3', "$top/test/aws/client.py", $port, $account);
-
-sub client
-{
-	my ($command) = @_;
-	print $in "$command\n";
-	$in->flush;
-	my $line = <$out> // die "the client has ended\n";
-	return JSON::PP->new->allow_nonref->utf8->decode($line);
-}
+sub client { return $client->(@_) }
 ok(client('make'), 'queues and topics are made');
 
 my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, aws'\nrestart_after_crash = on\n");

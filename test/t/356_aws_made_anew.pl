@@ -3,11 +3,8 @@
 use strict;
 use warnings;
 
-use IO::Handle;
-use IO::Socket::INET;
-use IPC::Open2;
-use JSON::PP;
 use OutboxTest;
+use OutboxTest::StandIn;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
@@ -20,30 +17,10 @@ local $ENV{PYTHONPATH} = $libraries;
 local $ENV{PYTHONDONTWRITEBYTECODE} = 1;
 my $dir = PostgreSQL::Test::Utils::tempdir('aws');
 
-# A port below those of outgoing connections, or one of these could take it
-my ($port, $held) = (20000 + $$ % 10000);
-$port++ until $held = IO::Socket::INET->new(LocalAddr => '127.0.0.1', LocalPort => $port, Listen => 1, ReuseAddr => 1);
-close $held;
-my $moto = fork // die "fork: $!";
-if ($moto == 0)
-{
-	open(STDOUT, '>', "$dir/moto");
-	open(STDERR, '>&', \*STDOUT);
-	exec '/usr/bin/python3', '-m', 'moto.server', '-H', '127.0.0.1', '-p', $port or POSIX::_exit(127);
-}
-push @OutboxTest::Receiver::started, $moto;
-ok(wait_until(sub { (IO::Socket::INET->new("127.0.0.1:$port") // return 0)->print("GET /moto-api/ HTTP/1.0\r\n\r\n") }, 'moto listens', 120), 'moto listens')
-  or diag(slurp_file("$dir/moto"));
-push @OutboxTest::Receiver::started, open2(my $out, my $in, '/usr/bin/python3', "$top/test/aws/client.py", $port);
+my $port = start_moto($dir);
+my $client = start_client($port);
 
-sub client
-{
-	my ($command) = @_;
-	print $in "$command\n";
-	$in->flush;
-	my $line = <$out> // die "the client has ended\n";
-	return JSON::PP->new->allow_nonref->utf8->decode($line);
-}
+sub client { return $client->(@_) }
 
 my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, aws'\n");
 my ($region, $account) = qw(eu-central-1 123456789012);
