@@ -1,5 +1,5 @@
 # Every test has its promise in its first line, and mutants name tests that exist.
-# Also: each number is given once, and the public CI runs the commands of .ci/run.
+# Also: each name is given once, because logs have no folders, and the public CI runs the commands of .ci/run.
 use strict;
 use warnings;
 
@@ -10,9 +10,9 @@ use Test::More;
 # Of processes, rows and events, in plain words.
 my $persons = qr/\b(?:who|whom|whoever|nobody|somebody|anybody|everybody|someone|anyone|everyone|no one|he|him|his)\b/i;
 
-my @tests = (glob("$top/test/t/[0-9]*.pl"), glob("$top/test/torture/*.pl"));
+my @tests = glob "$top/test/t/*.pl $top/test/t/*/*.pl $top/test/torture/*.pl";
 my @mutants = glob "$top/test/mutants/*.patch";
-my (@unclear, %numbers);
+my (@unclear, %names);
 
 cmp_ok(scalar @tests, '>', 80, 'the tests are there');
 cmp_ok(scalar @mutants, '>', 50, 'and the mutants');
@@ -22,12 +22,12 @@ foreach my $file (@tests)
 	my ($name) = $file =~ m{([^/]+)$};
 	my ($first) = slurp_file($file) =~ /\A(.*)/;
 
-	push @{ $numbers{$1} }, $name if $name =~ /^(\d+)_/;
+	push @{ $names{$name} }, $file;
 	push @unclear, "$name: $first"
 	  if $first !~ /^# \S.{20,98}\.$/ || $first =~ /[.!?;] / || $first =~ $persons;
 }
 is(join("\n", @unclear), '', 'the first line of each test is one plain sentence');
-is(join(' ', map { @$_ > 1 ? @$_ : () } values %numbers), '', 'no two tests have one number');
+is(join(' ', map { @$_ > 1 ? @$_ : () } values %names), '', 'no two tests have one name');
 
 @unclear = ();
 foreach my $file (@mutants)
