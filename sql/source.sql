@@ -25,8 +25,9 @@ DO $$ BEGIN
 END $$;
 CREATE SCHEMA IF NOT EXISTS outbox;
 
--- The pieces of outbox.emitted.  New events go into the one that is open.  One that was closed is
--- emptied when every follower has taken its events, and then it is free.
+-- The pieces of outbox.emitted.  New events go into the one that is open: those of emit() into
+-- emitted_N, and rows that are inserted into inserted_N, which has a trigger.  A piece that was
+-- closed is emptied when every follower has taken its events, and then it is free.
 CREATE TABLE IF NOT EXISTS outbox.pieces (
     piece        int2 PRIMARY KEY,
     opened_at    timestamptz,   -- NULL: it is free
@@ -36,12 +37,13 @@ CREATE TABLE IF NOT EXISTS outbox.pieces (
 );
 INSERT INTO outbox.pieces VALUES (0, clock_timestamp()), (1, NULL), (2, NULL) ON CONFLICT DO NOTHING;
 
+-- For rows that are inserted
 CREATE OR REPLACE FUNCTION outbox.current_piece() RETURNS int2
 LANGUAGE plpgsql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    RETURN (SELECT p.piece FROM outbox.pieces p WHERE p.opened_at IS NOT NULL AND p.closed_at IS NULL);
+    RETURN (SELECT p.piece + 10 FROM outbox.pieces p WHERE p.opened_at IS NOT NULL AND p.closed_at IS NULL);
 END $$;
 
 -- The table that applications know is outbox.events.  Its rows are in outbox.emitted, which
@@ -64,10 +66,13 @@ CREATE TABLE IF NOT EXISTS outbox.events (
     content_type text,
     PRIMARY KEY (id, piece)
 ) PARTITION BY LIST (piece);
-CREATE TABLE IF NOT EXISTS outbox.emitted PARTITION OF outbox.events FOR VALUES IN (0, 1, 2) PARTITION BY LIST (piece);
+CREATE TABLE IF NOT EXISTS outbox.emitted PARTITION OF outbox.events DEFAULT PARTITION BY LIST (piece);
 CREATE TABLE IF NOT EXISTS outbox.emitted_0 PARTITION OF outbox.emitted FOR VALUES IN (0);
 CREATE TABLE IF NOT EXISTS outbox.emitted_1 PARTITION OF outbox.emitted FOR VALUES IN (1);
 CREATE TABLE IF NOT EXISTS outbox.emitted_2 PARTITION OF outbox.emitted FOR VALUES IN (2);
+CREATE TABLE IF NOT EXISTS outbox.inserted_0 PARTITION OF outbox.emitted FOR VALUES IN (10);
+CREATE TABLE IF NOT EXISTS outbox.inserted_1 PARTITION OF outbox.emitted FOR VALUES IN (11);
+CREATE TABLE IF NOT EXISTS outbox.inserted_2 PARTITION OF outbox.emitted FOR VALUES IN (12);
 
 -- Events with a deliver_at.  The follower lets them wait.
 CREATE TABLE IF NOT EXISTS outbox.scheduled (
@@ -122,17 +127,24 @@ END $$;
 CREATE OR REPLACE TRIGGER insert_outgoing INSTEAD OF INSERT OR UPDATE OR DELETE ON outbox.outgoing
 FOR EACH ROW EXECUTE FUNCTION outbox.insert_outgoing();
 
--- A UUID version 7: the milliseconds in six bytes, the 7, their 4096 parts, then random bits.
+-- A UUID version 7: the milliseconds in six bytes, the 7, their 4096 parts, then random bits.  The
+-- function becomes a part of the statement that calls it.
+CREATE OR REPLACE FUNCTION outbox.event_id(us int8) RETURNS uuid
+LANGUAGE sql VOLATILE
+AS $$
+SELECT encode(overlay(uuid_send(gen_random_uuid())
+                      PLACING int8send((us / 1000 << 16) | (7 << 12) | (us % 1000 * 4096 / 1000)) FROM 1),
+              'hex')::uuid
+$$;
+
 CREATE OR REPLACE FUNCTION outbox.new_event_id() RETURNS uuid
-LANGUAGE plpgsql VOLATILE
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    us constant int8 := extract(epoch FROM clock_timestamp()) * 1000000;
+    us constant int8 := date_part('epoch', clock_timestamp()) * 1000000;
 BEGIN
-    RETURN encode(overlay(uuid_send(gen_random_uuid())
-                          PLACING int8send((us / 1000 << 16) | (7 << 12) | (us % 1000 * 4096 / 1000)) FROM 1),
-                  'hex')::uuid;
+    RETURN outbox.event_id(us);
 END $$;
 
 ------------------------------------------------------------------------
@@ -189,6 +201,10 @@ BEGIN
     END IF;
 END $$;
 
+CREATE OR REPLACE FUNCTION outbox.is_topic(topic text) RETURNS bool
+LANGUAGE sql IMMUTABLE
+AS $$ SELECT topic ~ '^[A-Za-z0-9_-]+([.][A-Za-z0-9_-]+)*$' $$;
+
 CREATE OR REPLACE FUNCTION outbox.check_topic(topic text) RETURNS void
 LANGUAGE plpgsql IMMUTABLE
 AS $$
@@ -196,7 +212,7 @@ DECLARE
     problem text := CASE
         WHEN topic = '' THEN 'it is empty'
         WHEN octet_length(topic) > 255 THEN 'it is longer than 255 bytes'
-        WHEN topic ~ '^[A-Za-z0-9_-]+([.][A-Za-z0-9_-]+)*$' THEN NULL
+        WHEN outbox.is_topic(topic) THEN NULL
         -- The first error, from the left.
         WHEN topic ~ '^([A-Za-z0-9_-]+[.])*([.]|$)' THEN 'it has an empty segment'
         ELSE 'it has a character other than ASCII letters, digits, "_", "-" and "."'
@@ -364,6 +380,20 @@ BEGIN
     END IF;
 END $$;
 
+-- True for most events.  check_event() takes all of them, and its calls take longer: this function
+-- becomes a part of the statement that calls it.
+CREATE OR REPLACE FUNCTION outbox.is_plain(topic text, type text, key text, tenant text, headers jsonb, payload jsonb, body bytea,
+    content_type text)
+RETURNS bool
+LANGUAGE sql IMMUTABLE
+AS $$
+SELECT outbox.is_topic(topic) AND octet_length(topic) <= 255 AND NOT starts_with(topic, 'outbox.')
+   AND (key IS NULL OR octet_length(key) BETWEEN 1 AND 1024)
+   AND (type IS NULL OR octet_length(type) BETWEEN 1 AND 255 AND NOT outbox.has_control(type))
+   AND (tenant IS NULL OR octet_length(tenant) BETWEEN 1 AND 255 AND NOT outbox.has_control(tenant))
+   AND octet_length(payload::text) <= 1024 AND headers IS NULL AND body IS NULL AND content_type IS NULL
+$$;
+
 -- As the owner of the tables: a role that may insert needs no other privilege.
 CREATE OR REPLACE FUNCTION outbox.check_row() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER
@@ -371,17 +401,22 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     NEW.id := COALESCE(NEW.id, outbox.new_event_id());
-    NEW.seq := nextval('outbox.events_seq');
-    PERFORM outbox.check_event(NEW.topic, NEW.type, NEW.key, NEW.tenant, NEW.headers, NEW.payload, NEW.body,
-                               NEW.content_type);
+    NEW.seq := COALESCE(NEW.seq, nextval('outbox.events_seq'));   -- a dump has it
+    IF outbox.is_plain(NEW.topic, NEW.type, NEW.key, NEW.tenant, NEW.headers, NEW.payload, NEW.body,
+                       NEW.content_type) IS NOT TRUE THEN
+        PERFORM outbox.check_event(NEW.topic, NEW.type, NEW.key, NEW.tenant, NEW.headers, NEW.payload, NEW.body,
+                                   NEW.content_type);
+    END IF;
     RETURN NEW;
 END $$;
 -- Where they are there, nothing waits for transactions that have emitted.
 DO $$ BEGIN
-    IF NOT EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = 'outbox.events'::regclass AND t.tgname = 'check_row') THEN
+    IF to_regclass('outbox.events_xid_idx') IS NULL THEN
         CREATE INDEX events_xid_idx ON outbox.events (xid);
         CREATE INDEX events_seq_idx ON outbox.events (seq);
-        CREATE TRIGGER check_row BEFORE INSERT ON outbox.events FOR EACH ROW EXECUTE FUNCTION outbox.check_row();
+        CREATE TRIGGER check_row BEFORE INSERT ON outbox.inserted_0 FOR EACH ROW EXECUTE FUNCTION outbox.check_row();
+        CREATE TRIGGER check_row BEFORE INSERT ON outbox.inserted_1 FOR EACH ROW EXECUTE FUNCTION outbox.check_row();
+        CREATE TRIGGER check_row BEFORE INSERT ON outbox.inserted_2 FOR EACH ROW EXECUTE FUNCTION outbox.check_row();
     END IF;
 END $$;
 
@@ -397,45 +432,47 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
 DECLARE
-    id uuid := outbox.new_event_id();
+    us constant int8 := date_part('epoch', clock_timestamp()) * 1000000;
+    id constant uuid := outbox.event_id(us);
     taken uuid;
 BEGIN
-    IF current_setting('transaction_read_only')::bool THEN
-        RAISE EXCEPTION 'cannot execute % in a read-only transaction', function
-            USING ERRCODE = 'read_only_sql_transaction',
-                  HINT = CASE WHEN pg_is_in_recovery()
-                              THEN 'This server is a standby, or a read replica. Connect to the primary.'
-                              ELSE 'Begin it as READ WRITE, or see what has set default_transaction_read_only.' END;
-    END IF;
-    headers := nullif(headers, 'null');
-    -- The trigger judges other rows of outbox.events.
-    IF deliver_at IS NOT NULL OR dedup_key IS NOT NULL THEN
+    IF deliver_at IS NOT NULL OR dedup_key IS NOT NULL OR current_setting('transaction_read_only') <> 'off'
+        OR outbox.is_plain(topic, type, key, tenant, headers, payload, body, content_type) IS NOT TRUE THEN
+        IF current_setting('transaction_read_only')::bool THEN
+            RAISE EXCEPTION 'cannot execute % in a read-only transaction', function
+                USING ERRCODE = 'read_only_sql_transaction',
+                      HINT = CASE WHEN pg_is_in_recovery()
+                                  THEN 'This server is a standby, or a read replica. Connect to the primary.'
+                                  ELSE 'Begin it as READ WRITE, or see what has set default_transaction_read_only.' END;
+        END IF;
+        headers := nullif(headers, 'null');
         PERFORM outbox.check_event(topic, type, key, tenant, headers, payload, body, content_type, deliver_at,
                                    expires_at, dedup_key);
-    END IF;
-    IF dedup_key IS NOT NULL THEN
-        INSERT INTO outbox.dedup AS d VALUES (topic, dedup_key, COALESCE(tenant, ''), id, clock_timestamp())
-        ON CONFLICT ON CONSTRAINT dedup_pkey DO UPDATE
-            SET event_id = CASE WHEN d.created_at <= clock_timestamp() - interval '1 day'
-                                THEN EXCLUDED.event_id ELSE d.event_id END,
-                created_at = CASE WHEN d.created_at <= clock_timestamp() - interval '1 day'
-                                  THEN EXCLUDED.created_at ELSE d.created_at END
-        RETURNING event_id INTO taken;
-        IF taken <> id THEN
-            RETURN taken;
+        IF dedup_key IS NOT NULL THEN
+            INSERT INTO outbox.dedup AS d VALUES (topic, dedup_key, COALESCE(tenant, ''), id, clock_timestamp())
+            ON CONFLICT ON CONSTRAINT dedup_pkey DO UPDATE
+                SET event_id = CASE WHEN d.created_at <= clock_timestamp() - interval '1 day'
+                                    THEN EXCLUDED.event_id ELSE d.event_id END,
+                    created_at = CASE WHEN d.created_at <= clock_timestamp() - interval '1 day'
+                                      THEN EXCLUDED.created_at ELSE d.created_at END
+            RETURNING event_id INTO taken;
+            IF taken <> id THEN
+                RETURN taken;
+            END IF;
+        END IF;
+        IF deliver_at > clock_timestamp() THEN
+            INSERT INTO outbox.scheduled (id, deliver_at, topic, type, key, tenant, expires_at, headers, payload, body,
+                                          content_type, dedup_key)
+            VALUES (id, deliver_at, topic, type, key, tenant, expires_at, headers, payload, body, content_type,
+                    dedup_key);
+            RETURN id;
         END IF;
     END IF;
-    IF deliver_at > clock_timestamp() THEN
-        INSERT INTO outbox.scheduled (id, deliver_at, topic, type, key, tenant, expires_at, headers, payload, body,
-                                      content_type, dedup_key)
-        VALUES (id, deliver_at, topic, type, key, tenant, expires_at, headers, payload, body, content_type,
-                dedup_key);
-    ELSE
-        -- As outbox.current_piece(), without the call of a function for each event.
-        INSERT INTO outbox.events (id, piece, topic, type, key, tenant, expires_at, headers, payload, body, content_type)
-        VALUES (id, (SELECT p.piece FROM outbox.pieces p WHERE p.opened_at IS NOT NULL AND p.closed_at IS NULL), topic,
-                type, key, tenant, expires_at, headers, payload, body, content_type);
-    END IF;
+    -- The piece as in outbox.current_piece(), without the call of a function for each event.
+    INSERT INTO outbox.events (id, seq, piece, topic, type, key, tenant, expires_at, headers, payload, body, content_type)
+    VALUES (id, nextval('outbox.events_seq'),
+            (SELECT p.piece FROM outbox.pieces p WHERE p.opened_at IS NOT NULL AND p.closed_at IS NULL),
+            topic, type, key, tenant, expires_at, headers, payload, body, content_type);
     RETURN id;
 END $$;
 
@@ -764,14 +801,15 @@ BEGIN
 
     FOR p IN SELECT * FROM outbox.pieces q WHERE q.done_lsn <= taken AND q.closed_at <= clock_timestamp() - keep LOOP
         BEGIN
-            EXECUTE format('LOCK TABLE outbox.emitted_%s IN ACCESS EXCLUSIVE MODE', p.piece);
+            EXECUTE format('LOCK TABLE outbox.emitted_%1$s, outbox.inserted_%1$s IN ACCESS EXCLUSIVE MODE', p.piece);
             -- A transaction that had found the piece open may have written later.
-            EXECUTE format('SELECT EXISTS (SELECT FROM outbox.emitted_%s WHERE xid >= $1)', p.piece) INTO late USING p.closed_xmax;
+            EXECUTE format('SELECT EXISTS (SELECT FROM outbox.emitted_%1$s WHERE xid >= $1 UNION ALL'
+                           ' SELECT FROM outbox.inserted_%1$s WHERE xid >= $1)', p.piece) INTO late USING p.closed_xmax;
             IF late THEN
                 UPDATE outbox.pieces SET closed_xmax = pg_snapshot_xmax(pg_current_snapshot()), done_lsn = NULL
                 WHERE piece = p.piece;
             ELSE
-                EXECUTE format('TRUNCATE outbox.emitted_%s', p.piece);
+                EXECUTE format('TRUNCATE outbox.emitted_%1$s, outbox.inserted_%1$s', p.piece);
                 UPDATE outbox.pieces SET opened_at = NULL, closed_at = NULL, closed_xmax = NULL, done_lsn = NULL
                 WHERE piece = p.piece;
                 DELETE FROM outbox.deferred d WHERE d.xid < p.closed_xmax AND d.deliver_at <= p.closed_at;

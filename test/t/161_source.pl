@@ -63,6 +63,11 @@ SQL
 }
 is(surface('source'), surface('real'), 'functions and view have the same signatures');
 
+# Calls of PL/pgSQL are most of the time of an emit.
+is($node->safe_psql('source', "SET track_functions = 'all'; SELECT outbox.emit('order.created', '{\"n\": 1}'::jsonb, key => 'k', type => 'order', tenant => 't') \\g /dev/null\n"
+	  . "SELECT pg_stat_force_next_flush(); SELECT string_agg(funcname || ' ' || calls, ', ') FROM pg_stat_user_functions WHERE schemaname = 'outbox'"),
+	"\nappend 1", 'an event without headers is one call of a function');
+
 # It is not put beside the extension
 ($rc, $out, $err) = $node->psql('real', "\\i $top/sql/source.sql", on_error_stop => 1);
 isnt($rc, 0, 'a database with the extension refuses it');

@@ -85,11 +85,36 @@ $receiver->wait_delivered(1, id => $_) foreach @ids;
 ok(wait_sql($follower, "SELECT count(*) = 1 FROM outbox.scheduled WHERE id = '$later'"), 'what is to be delivered later waits here');
 # --- The source's table does not grow
 
+my $inserted = at_source("INSERT INTO outbox.outgoing (topic, payload) VALUES ('order.inserted', '{}') RETURNING id", 'shop_app');
+$receiver->wait_delivered(1, id => $inserted);
 ask("UPDATE outbox.followed SET keep = '0'");
 wait_until { ask('SELECT outbox.keep_sources()'); at_source('SELECT count(*) FROM outbox.events') == 0 } 'what was taken leaves the source';
 ok(wait_sql($follower, "SELECT behind >= 0 AND retained >= 0 AND reason IS NULL FROM outbox.sources"), 'and the view says how far behind it is');
 push @ids, announce(11);
 $receiver->wait_delivered(1, id => $ids[-1]);
+# A transaction sees the piece that was open when it began.
+ask("UPDATE outbox.followed SET keep = '1 day'");
+foreach my $way ("SELECT outbox.emit('order.late', '{}')", "INSERT INTO outbox.outgoing (topic, payload) VALUES ('order.late', '{}') RETURNING id")
+{
+	my $old = $source->background_psql('shop', on_error_stop => 1);
+	my $piece = $old->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT outbox.current_piece()');
+	wait_until { at_source("SELECT outbox.tidy('0')"); at_source('SELECT outbox.current_piece()') != $piece } 'another piece is opened';
+	wait_until
+	{
+		at_source("SELECT outbox.tidy(), outbox.emit('order.more', '{}')");
+		at_source("SELECT count(*) FROM outbox.pieces p, pg_replication_slots s WHERE p.piece + 10 = $piece AND p.done_lsn <= s.confirmed_flush_lsn")
+	}
+	'the follower has taken it';
+	ask('ALTER SUBSCRIPTION outbox_shop DISABLE');
+	wait_until { at_source('SELECT count(*) FROM pg_replication_slots WHERE active') == 0 } 'it is disabled';
+	my $late = $old->query_safe($way);
+	$old->query_safe('COMMIT');
+	$old->quit;
+	at_source("UPDATE outbox.pieces SET closed_at = closed_at - interval '2 days'; SELECT outbox.tidy()");
+	is(at_source("SELECT piece % 10 + 10 FROM outbox.events WHERE id = '$late'"), $piece, "$way: written late, it stays until it is taken");
+	ask('ALTER SUBSCRIPTION outbox_shop ENABLE');
+	$receiver->wait_delivered(1, id => $late);
+}
 
 # --- Ending it, and following again: nothing twice in the log
 
