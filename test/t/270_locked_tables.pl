@@ -15,8 +15,8 @@ $node->safe_psql('postgres', "SELECT outbox.create_endpoint('a', '$url'); SELECT
 $receiver->wait_delivered(1);
 ok(wait_settled($node), 'settled');
 
-# More than the waits for all locks together, on a slow machine
-sub ask { return $node->safe_psql('postgres', "SET statement_timeout = '60s'; $_[0]") }
+# More than the waits for all locks together, each of which is waited for a few times
+sub ask { return $node->safe_psql('postgres', "SET statement_timeout = '20s'; $_[0]") }
 
 my $present = ask('SELECT log_bytes > 0, attempts_bytes > 0, parked_bytes > 0, oldest_retained_at < now(), scheduled, retention > interval \'0\' FROM outbox.status');
 is($present, 't|t|t|t|0|t', 'without a lock, every figure is there');
@@ -34,9 +34,8 @@ foreach my $lock (sort keys %locks)
 	my ($status, $stats) = @{ $locks{$lock} };
 	my $session = $node->background_psql('postgres', on_error_stop => 1);
 	$session->query_safe("BEGIN; $lock");
-	is(ask('SELECT log_bytes > 0, attempts_bytes > 0, parked_bytes > 0, oldest_retained_at < now(), scheduled, retention > interval \'0\' FROM outbox.status'),
-		$status, "$lock: the status has what needs no locked table");
-	is(ask('SELECT state FROM outbox.status'), 'running', "$lock: and the state");
+	is(ask('SELECT log_bytes > 0, attempts_bytes > 0, parked_bytes > 0, oldest_retained_at < now(), scheduled, retention > interval \'0\', state FROM outbox.status'),
+		"$status|running", "$lock: the status has what needs no locked table, and the state");
 	is(ask('SELECT retained_bytes >= 0 FROM outbox.stats'), $stats, "$lock: the stats") if defined $stats;
 	if ($lock !~ /positions|scheduled/)
 	{
