@@ -162,12 +162,12 @@ sub park_as_dead
 	  . " FROM outbox.endpoint_settings s, outbox.events e WHERE $condition ON CONFLICT DO NOTHING";
 }
 
-# Waits until a query yields what is expected ('t' unless given).  All tries are in
-# one session, for as long as the server keeps it: to start psql takes more than to
-# ask.  Only the time between the tries counts, so a busy machine gets longer.
-sub wait_sql
+# Asks until an answer is good, and returns it and whether it was.  All tries are in one
+# session, for as long as the server keeps it: to start psql takes more than to ask.
+# Only the time between the tries counts, so a busy machine gets longer.
+sub ask_until
 {
-	my ($node, $sql, $expected, $dbname) = @_;
+	my ($node, $dbname, $sql, $good) = @_;
 	my ($pid, $in, $out, $got);
 	my $waited = 0;
 	local $SIG{PIPE} = sub { };
@@ -176,14 +176,14 @@ sub wait_sql
 	while (1)
 	{
 		my $begun = time;
-		$pid //= open3($in, $out, undef, $node->installed_command('psql'), '-XAt', '-d', $node->connstr($dbname // 'postgres'));
+		$pid //= open3($in, $out, undef, $node->installed_command('psql'), '-XAt', '-d', $node->connstr($dbname));
 		print $in "$sql\n;\n\\echo $end_of_answer\n";
 		$in->flush;
 		$got = '';
 		my $line;
 		$got .= $line while defined($line = <$out>) && $line ne "$end_of_answer\n";
 		chomp $got;
-		my $done = $got eq ($expected // 't') && defined $line;
+		my $done = defined $line && $good->($got);
 		if ($done || !defined $line || $waited >= $timeout)
 		{
 			close $in;
@@ -191,12 +191,20 @@ sub wait_sql
 			waitpid($pid, 0);
 			undef $pid;
 		}
-		return 1 if $done;
-		last if $waited >= $timeout;
+		return ($got, $done) if $done || $waited >= $timeout;
 		$waited += pause_after($begun);
 	}
-	diag("in time: $sql\nis ", $expected // 't', "\nand not $got");
-	return 0;
+}
+
+# Waits until a query yields what is expected ('t' unless given).
+sub wait_sql
+{
+	my ($node, $sql, $expected, $dbname) = @_;
+	$expected //= 't';
+	my ($got, $done) = ask_until($node, $dbname // 'postgres', $sql, sub { $_[0] eq $expected });
+
+	diag("in time: $sql\nis $expected\nand not $got") unless $done;
+	return $done ? 1 : 0;
 }
 
 # Creates an endpoint, and tells the receiver its secret so that signatures are
@@ -239,26 +247,20 @@ sub emit_at_once
 	return;
 }
 
-# The worker of a database, once it runs.
+# The worker of a database, once it runs, and is not the one that was before.
 sub worker_pid
 {
-	my ($node, $dbname) = @_;
-
+	my ($node, $dbname, $before) = @_;
 	$dbname //= 'postgres';
-	return wait_until
-	{
-		# While the server restarts, psql may be gone before it was asked.
-		my ($rc, $out) = eval {
-			$node->psql('postgres',
-				"SELECT pid FROM pg_stat_activity"
-				  . " WHERE backend_type LIKE 'outbox%worker%' AND datname = '$dbname'");
-		};
-		return defined $rc && $rc == 0 && $out =~ /^(\d+)/ ? $1 : 0;
-	}
-	"a worker in $dbname";
+	my ($pid, $done) = ask_until($node, 'postgres',
+		"SELECT pid FROM pg_stat_activity WHERE backend_type LIKE 'outbox%worker%' AND datname = '$dbname'",
+		sub { $_[0] =~ /^(\d+)/ && $1 != ($before // 0) });
+
+	return $pid =~ s/\n.*//sr if $done;
+	fail('in time: ' . (defined $before ? 'another worker' : "a worker in $dbname"));
+	return;
 }
 
-# Waits for a worker that is not the given one.
 # A worker may send events that were emitted before it knows of the pause.
 sub pause
 {
@@ -271,16 +273,11 @@ sub pause
 		't', $dbname);
 }
 
+# Waits for a worker that is not the given one.
 sub new_worker
 {
 	my ($node, $old, $dbname) = @_;
-
-	return wait_until
-	{
-		my $pid = worker_pid($node, $dbname);
-		return $pid && $pid != $old ? $pid : 0;
-	}
-	'another worker';
+	return worker_pid($node, $dbname, $old);
 }
 
 # Ends the worker, and waits for the next one.  What the first one has counted is all there then.
