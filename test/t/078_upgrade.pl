@@ -78,7 +78,7 @@ $build->change('src/base/outbox.h', 'OUTBOX_VERSION "1.0"', 'OUTBOX_VERSION "1.1
 $build->change('outbox.control', "default_version = '1.0'", "default_version = '1.1'");
 $build->add('test/upgrade/next.c', 'src');
 $build->add('test/upgrade/outbox--1.0--1.1.sql', 'sql');
-$build->install;
+$build->install_again('OUTBOX_VERSION');
 ask("CREATE ROLE app LOGIN; SELECT outbox.grant_emit('app'); CREATE ROLE partly LOGIN;"
 	  . ' GRANT USAGE ON SCHEMA outbox TO partly; GRANT SELECT, INSERT ON outbox.outgoing TO partly');
 my $new_library = "$build->{tree}/outbox.so";

@@ -10,7 +10,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $build = OutboxTest::Build->new(PostgreSQL::Test::Utils::tempdir('little_room') . '/build');
-$build->install('-DOUTBOX_PARKED_ROOM=2', '-DOUTBOX_PARKED_ROOM_LEAST=2', '-DUSE_ASSERT_CHECKING=1');
+$build->install_again('OUTBOX_PARKED_ROOM', '-DOUTBOX_PARKED_ROOM=2', '-DOUTBOX_PARKED_ROOM_LEAST=2', '-DUSE_ASSERT_CHECKING=1');
 
 my $seconds = $ENV{MINUTES} ? $ENV{MINUTES} * 60 : 10;
 alarm $seconds * 2 + 300;

@@ -9,6 +9,7 @@ use strict;
 use warnings;
 
 use File::Basename qw(dirname);
+use File::Copy qw(copy);
 use File::Path qw(make_path);
 use PostgreSQL::Test::Utils;
 
@@ -153,6 +154,22 @@ sub use_library
 	run('cp', $file, "$self->{library}.new");
 	rename "$self->{library}.new", $self->{library} or die "$self->{library}: $!\n";
 	return;
+}
+
+# As install(), but only sources that have the word are compiled, and what was added.  The
+# other objects are those of this run.
+sub install_again
+{
+	my ($self, $word, @flags) = @_;
+
+	foreach my $object (glob "$top/src/{,*/,*/*/}*.o")
+	{
+		my $copy = $self->{tree} . substr($object, length $top);
+		my $source = $copy =~ s/o$/c/r;
+		next if !-e $source || PostgreSQL::Test::Utils::slurp_file($source) =~ /\b$word\b/;
+		copy($object, $copy) or die "$copy: $!\n";
+	}
+	return $self->install(@flags);
 }
 
 # Builds with further flags and installs.  Where the PostgreSQL that was copied runs
