@@ -17,7 +17,7 @@ sub make_database
 	$node->safe_psql('postgres', "CREATE DATABASE $name");
 	$node->safe_psql($name, 'CREATE EXTENSION outbox');
 	ok(worker_pid($node, $name), "$name has a worker");
-	endpoint($node, $receiver, 'all', "/ok/$name", undef, $name);
+	endpoint($node, $receiver, 'all', "/ok/$name", "timeout => '3 s'", $name);
 	return;
 }
 

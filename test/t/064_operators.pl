@@ -199,7 +199,7 @@ ok(wait_settled($node), 'settled');
 is(scalar(() = $receiver->requests(path => '/ok/r')), 1, 'the others are not sent');
 
 # A replay that is under way waits for its endpoint, and can be ended there
-endpoint($node, $receiver, 'y', '/ok/y', "topics => '{y.*}'");
+endpoint($node, $receiver, 'y', '/ok/y', "topics => '{y.*}', timeout => '5 s'");
 ask(q{SELECT count(outbox.emit('y.one', '{}')) FROM generate_series(1, 2000)});
 $receiver->wait_delivered(2000, path => '/ok/y');
 $receiver->control(path => '/ok/y', behave => '/hang');
@@ -273,7 +273,7 @@ like(refused("$as SELECT * FROM outbox.endpoint_secrets"), qr/42501/, 'but it re
 like(refused("SET SESSION AUTHORIZATION stranger; SELECT outbox.retry('a')"), qr/42501/,
 	'and a stranger may do nothing');
 # What memory has and has not sent is taken back like any other, also while its endpoint is paused
-endpoint($node, $receiver, 'u', '/ok/u', "topics => '{u.*}', max_in_flight => 1, max_attempts => 1000, backoff_base => '200 ms', backoff_max => '200 ms'");
+endpoint($node, $receiver, 'u', '/ok/u', "topics => '{u.*}', max_in_flight => 1, max_attempts => 1000, backoff_base => '200 ms', backoff_max => '200 ms', timeout => '4 s'");
 $receiver->control(path => '/ok/u', behave => '/status/500');
 my @loaded = map { emit($node, 'u.one', '{}', "key => '$_'") } qw(a a b b);
 becomes($loaded[$_], 'retrying', 'waits for a retry') foreach 0, 2;

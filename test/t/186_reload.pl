@@ -69,7 +69,7 @@ comes_at('/ok/c3', 'of a transaction with a part undone');
 is(count_at('/ok/never'), 0, 'and not what was undone');
 
 # An event that follows a change at once: the worker may be about to read it
-my $many = 2000;
+my $many = 300;
 ask("SELECT count(outbox.create_endpoint('n' || n, '" . $receiver->url('/ok/many') . "', '{none}')) FROM generate_series(1, $many) n");
 ask(join "\n", map { "SELECT outbox.alter_endpoint('n$_', topics => '{yes.$_}') \\g /dev/null\nSELECT outbox.emit('yes.$_', '{}') \\g /dev/null" } 1 .. $many);
 ok(wait_settled($node), 'settled');

@@ -244,6 +244,7 @@ foreach my $source (qw(container web_identity))
 {
 	foreach my $name (sort keys %hostile)
 	{
+		next if $source eq 'web_identity' && $name eq 'sqs: stops in the middle of the headers';    # 10 s, as the one before
 		my $words = sprintf $hostile{$name}, $source eq 'container' ? 'JSON' : 'XML';
 		my $before = asked(qr/ \Q$name\E$/);
 

@@ -9,8 +9,8 @@ use Time::HiRes qw(time);
 
 plan skip_all => 'the worker has a role of its own' if $ENV{OUTBOX_TEST_WORKER_ROLE};
 
-# A worker that is held looks again after a tenth of the retention.
-my $node = outbox_node('main', conf => "outbox.retention = '10 s'\n");
+# A worker that is held looks again after 10 s, or when the configuration is reloaded.
+my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 my $grants = worker_grants();
 
@@ -49,6 +49,7 @@ foreach my $case (
 
 	# Under load, when a role of the same name is made at once
 	ask($create);
+	$node->reload;
 	$receiver->wait_delivered(1, id => $_) foreach @meanwhile;
 	pass("$what: with the role the worker goes on");
 	my $pid = worker_pid($node);

@@ -27,7 +27,7 @@ my $node = outbox_node('main', conf => "outbox.ssl_ca_file = '$dir/authority.crt
 my $receiver = OutboxTest::Receiver->new('main');
 my $log = PostgreSQL::Test::Utils::tempdir() . '/producer';
 endpoint($node, $receiver, 'fine', '/ok/fine', "topics => '{load.*}'");
-my $producer = start_producer($node, $log, rate => 20);
+my $producer = start_producer($node, $log, rate => 100);
 $receiver->wait_delivered(20, path => '/ok/fine');
 my $worker = worker_pid($node);
 
@@ -162,7 +162,7 @@ foreach my $name (picked(map { $_ => 1 } 'h2 has a window of 0', 'h2 has no stre
 {
 	my $endpoint = 'h' . ++$n;
 
-	ask("SELECT outbox.create_endpoint('$endpoint', 'https://localhost:$hostile->{port}{$name}/', '{$endpoint}', max_attempts => 1, timeout => '8 s', connect_timeout => '8 s'$two)");
+	ask("SELECT outbox.create_endpoint('$endpoint', 'https://localhost:$hostile->{port}{$name}/', '{$endpoint}', max_attempts => 1, timeout => '4 s', connect_timeout => '4 s'$two)");
 	ask("SELECT count(outbox.emit('$endpoint', jsonb_build_object('x', repeat('y', 10000)), key => 'k' || n)) FROM generate_series(1, 20) n");
 	wait_until { lines_of($hostile->{journal}, qr/^\Q$name\E$/) } "$name: it is asked";
 	sleeps_meanwhile($worker, 30, "$name: the worker sleeps", sub {
@@ -201,7 +201,7 @@ if (!@only)
 	my $begun = time;
 	my $ticks = cpu_ticks($worker);
 	$fine = () = $receiver->delivered(path => '/ok/fine');
-	$receiver->wait_delivered($fine + 120, path => '/ok/fine');
+	$receiver->wait_delivered($fine + 500, path => '/ok/fine');
 	$ticks = cpu_ticks($worker) - $ticks;
 	my $took = 100 * (time - $begun);
 	note("$ticks ticks of $took");

@@ -60,7 +60,7 @@ sub all_are_taken
 sub wait_state
 {
 	my ($servers, $state, $name) = @_;
-	return ok((wait_until { $servers->{follower}->psql('postgres', 'SELECT outbox.keep_sources()'); $servers->ask('SELECT state FROM outbox.sources') eq $state } $name), $name);
+	return ok((wait_until { $servers->{follower}->psql('postgres', 'SELECT outbox.keep_sources(); SELECT outbox.follow_anew()'); $servers->ask('SELECT state FROM outbox.sources') eq $state } $name), $name);
 }
 
 # The new server has the address of the old one.
