@@ -201,7 +201,7 @@ if (!@only)
 	my $begun = time;
 	my $ticks = cpu_ticks($worker);
 	$fine = () = $receiver->delivered(path => '/ok/fine');
-	$receiver->wait_delivered($fine + 500, path => '/ok/fine');
+	$receiver->wait_delivered($fine + 300, path => '/ok/fine');
 	$ticks = cpu_ticks($worker) - $ticks;
 	my $took = 100 * (time - $begun);
 	note("$ticks ticks of $took");
