@@ -63,10 +63,11 @@ AS $$
 DECLARE
     overdue oid[];
 BEGIN
-    -- OFFSET 0: kept_for(), which waits for a lock, is called once for each piece.
+    -- MATERIALIZED: kept_for(), which waits for a lock, is called once for each piece.
+    WITH late AS MATERIALIZED (SELECT q.log, q.piece FROM outbox.pieces q
+                               WHERE q.since + outbox.kept_for(q.log) / 2 + interval '1 min' < clock_timestamp())
     SELECT array_agg(c.oid) INTO overdue
-    FROM (SELECT q.log, q.piece FROM outbox.pieces q
-          WHERE q.since + outbox.kept_for(q.log) / 2 + interval '1 min' < clock_timestamp() OFFSET 0) p
+    FROM late p
     JOIN pg_class c ON c.relnamespace = 'outbox'::regnamespace AND c.relname = ANY (
         CASE p.log WHEN 'events' THEN ARRAY[format('events_%s', (p.piece + 1) % 3), format('ticks_%s', (p.piece + 1) % 3)]
         ELSE ARRAY[format('attempt_log_%s', (p.piece + 1) % 3), format('attempt_runs_%s', (p.piece + 1) % 3)] END);
