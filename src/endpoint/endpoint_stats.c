@@ -128,9 +128,9 @@ fill_rows(OutboxEndpoint *ep, OutboxStats *s, bool *dying)
 {
 	dlist_head *lists[] = {&ep->queue->in_flight, &ep->queue->settling};
 
-	s->retrying = ep->table->rows[OUTBOX_ROW_RETRYING];
-	s->blocked = ep->table->rows[OUTBOX_ROW_BLOCKED];
-	s->dead = ep->table->rows[OUTBOX_ROW_DEAD];
+	s->waiting.retrying = ep->table->rows[OUTBOX_ROW_RETRYING];
+	s->waiting.blocked = ep->table->rows[OUTBOX_ROW_BLOCKED];
+	s->waiting.dead = ep->table->rows[OUTBOX_ROW_DEAD];
 	*dying = false;
 	for (size_t i = 0; i < lengthof(lists); i++)
 	{
@@ -141,12 +141,12 @@ fill_rows(OutboxEndpoint *ep, OutboxStats *s, bool *dying)
 			OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
 
 			if (d->parked && (ep->table->rows_counted || d->seq <= ep->table->rows_upto))
-				(*(d->row_retries ? &s->retrying : &s->blocked))--;
+				(*(d->row_retries ? &s->waiting.retrying : &s->waiting.blocked))--;
 			if (d->state != OUTBOX_DELIVERY_SETTLING)
 				continue;
-			s->retrying += d->verdict == OUTBOX_VERDICT_RETRY;
-			s->blocked += d->verdict == OUTBOX_VERDICT_BLOCKED;
-			s->dead += d->verdict == OUTBOX_VERDICT_DEAD;
+			s->waiting.retrying += d->verdict == OUTBOX_VERDICT_RETRY;
+			s->waiting.blocked += d->verdict == OUTBOX_VERDICT_BLOCKED;
+			s->waiting.dead += d->verdict == OUTBOX_VERDICT_DEAD;
 			*dying = *dying ||
 				(d->verdict == OUTBOX_VERDICT_DEAD &&
 				 outbox_outcome_blocks(ep, d->reason));
@@ -170,7 +170,7 @@ static bool
 was_asked_to_wait(const OutboxEndpoint *ep, const OutboxStats *s, TimestampTz now)
 {
 	return ep->pace.breaker == OUTBOX_BREAKER_CLOSED && ep->pace.retry_at > now &&
-		s->pending + s->retrying + ep->queue->nloaded_blocked > 0;
+		s->waiting.pending + s->waiting.retrying + ep->queue->nloaded_blocked > 0;
 }
 
 /*
@@ -189,11 +189,11 @@ next_attempt_at(OutboxEndpoint *ep, const OutboxStats *s, TimestampTz now)
 	if (outbox_status_is_off(ep) || ep->link->state != OUTBOX_LINK_UP)
 		return 0;
 	if (ep->pace.breaker == OUTBOX_BREAKER_OPEN)
-		return s->pending + s->retrying + ep->queue->nloaded_blocked > 0 ?
+		return s->waiting.pending + s->waiting.retrying + ep->queue->nloaded_blocked > 0 ?
 			ep->pace.retry_at :
 			0;
 	if (was_asked_to_wait(ep, s, now))
-		return s->pending > 0 ? ep->pace.retry_at : Max(due, ep->pace.retry_at);
+		return s->waiting.pending > 0 ? ep->pace.retry_at : Max(due, ep->pace.retry_at);
 	return due;
 }
 
@@ -225,18 +225,18 @@ outbox_endpoint_stats_fill(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 	s->key.endpoint_id = ep->id;
 	s->state = endpoint_state(ep);
 	s->state_since = ep->status.state_since;
-	s->pending = Max(ep->feed->backlog, 0) + ep->queue->nready + ep->queue->nwaiting -
-		ep->queue->nloaded_blocked - ep->queue->nloaded_retries;
+	s->waiting.pending = Max(ep->feed->backlog, 0) + ep->queue->nready +
+		ep->queue->nwaiting - ep->queue->nloaded_blocked - ep->queue->nloaded_retries;
 	s->pending_exact = ep->feed->counted && ep->table->rows_counted;
 	fill_rows(ep, s, &dying);
 	if (is_stuck(ep, dying))
 	{
-		s->blocked += s->pending;
-		s->pending = 0;
+		s->waiting.blocked += s->waiting.pending;
+		s->waiting.pending = 0;
 	}
 	s->delivered = ep->tally->delivered;
 	s->failed_attempts = ep->tally->failed_attempts;
-	s->oldest_pending_at = oldest_pending(ep, &s->processing);
+	s->waiting.oldest_pending_at = oldest_pending(ep, &s->waiting.processing);
 	s->next_attempt_at = next_attempt_at(ep, s, now);
 	s->last_success_at = ep->tally->last_success_at;
 	memcpy(s->counters, ep->tally->shown, sizeof(s->counters));
@@ -269,5 +269,5 @@ outbox_endpoint_stats_fill(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 	if (ep->tally->last_error)
 		strlcpy(s->last_error, ep->tally->last_error, sizeof(s->last_error));
 	if (!ep->table->rows_counted)
-		s->retrying = s->blocked = s->dead = -1;
+		s->waiting.retrying = s->waiting.blocked = s->waiting.dead = -1;
 }

@@ -490,9 +490,9 @@ outbox_stats_oldest_pending(Oid dboid)
 		return 0;
 	dshash_seq_init(&status, stats_table(), false);
 	while ((entry = dshash_seq_next(&status)) != NULL)
-		if (entry->key.dboid == dboid && entry->oldest_pending_at != 0 &&
-			(oldest == 0 || entry->oldest_pending_at < oldest))
-			oldest = entry->oldest_pending_at;
+		if (entry->key.dboid == dboid && entry->waiting.oldest_pending_at != 0 &&
+			(oldest == 0 || entry->waiting.oldest_pending_at < oldest))
+			oldest = entry->waiting.oldest_pending_at;
 	dshash_seq_term(&status);
 	return oldest;
 }

@@ -404,24 +404,30 @@ typedef enum OutboxEndpointState
 
 #define OUTBOX_ENDPOINT_STATES (OUTBOX_ENDPOINT_UNVERIFIED + 1)
 
+/* Deliveries of an endpoint, or of several. */
+typedef struct OutboxWaiting
+{
+	int64		pending;	/* matched, not yet in a request */
+	int64		processing; /* in flight */
+	int64		retrying;	/* -1: rows are being counted, as in the next two */
+	int64		blocked;
+	int64		dead;
+	TimestampTz oldest_pending_at; /* 0: nothing pending */
+} OutboxWaiting;
+
 typedef struct OutboxStats
 {
 	OutboxStatsKey		key;
 	OutboxEndpointState state;
 	TimestampTz			state_since;
-	int64				pending; /* matched, not yet in a request */
+	OutboxWaiting		waiting;
 	bool				pending_exact;
-	int					pid;		/* of the worker that says this */
-	int64				processing; /* deliveries in flight */
-	int64				retrying;	/* -1: rows are being counted, as in the next two */
-	int64				blocked;
-	int64				dead;
+	int					pid;	   /* of the worker that says this */
 	int64				delivered; /* since the endpoint's creation */
 	int64				failed_attempts;
-	TimestampTz			oldest_pending_at; /* 0: nothing pending */
-	TimestampTz			next_attempt_at;   /* 0: none is scheduled */
-	TimestampTz			last_success_at;   /* 0: never since the worker started */
-	int64				recent_second;	   /* the newest second of the next two */
+	TimestampTz			next_attempt_at; /* 0: none is scheduled */
+	TimestampTz			last_success_at; /* 0: never since the worker started */
+	int64				recent_second;	 /* the newest second of the next two */
 
 	/*
 	 * Deliveries, and attempts that failed, in each of 60 seconds.  The worker that owns

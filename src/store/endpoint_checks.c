@@ -346,17 +346,17 @@ OUTBOX_FUNCTION(outbox_endpoint_stats_1_0, 1)
 	v[0] = CStringGetTextDatum(outbox_endpoint_states[s.state]);
 	v[1] = time_or_null(s.state_since, &n[1]);
 	v[2] = text_or_null(s.reason, &n[2]);
-	v[3] = Int64GetDatum(s.pending);
+	v[3] = Int64GetDatum(s.waiting.pending);
 	v[4] = BoolGetDatum(s.pending_exact &&
 						outbox_worker_counts(s.key.endpoint_id, s.pid));
-	v[5] = Int64GetDatum(s.processing);
-	v[6] = Int64GetDatum(s.retrying);
-	v[7] = Int64GetDatum(s.blocked);
-	v[8] = Int64GetDatum(s.dead);
-	n[6] = n[7] = n[8] = s.dead < 0;
+	v[5] = Int64GetDatum(s.waiting.processing);
+	v[6] = Int64GetDatum(s.waiting.retrying);
+	v[7] = Int64GetDatum(s.waiting.blocked);
+	v[8] = Int64GetDatum(s.waiting.dead);
+	n[6] = n[7] = n[8] = s.waiting.dead < 0;
 	v[9] = Int64GetDatum(s.delivered);
 	v[10] = Int64GetDatum(s.failed_attempts);
-	v[11] = time_or_null(s.oldest_pending_at, &n[11]);
+	v[11] = time_or_null(s.waiting.oldest_pending_at, &n[11]);
 	v[12] = time_or_null(s.next_attempt_at, &n[12]);
 	v[13] = Float8GetDatum(
 		outbox_endpoint_stats_rate(s.recent, s.recent_second, GetCurrentTimestamp()));

@@ -22,92 +22,46 @@
 #include "base/compat.h"
 #include "base/version.h"
 #include "endpoint/endpoint_stats.h"
-#include "server/shmem.h"
+#include "store/series.h"
 
-#define TENANT_COLUMNS 4
 #define MOST_TENANTS 1000
 
 typedef struct Tenant
 {
-	Datum		name; /* 0: all others */
-	bool		shown;
-	double		delivered; /* a second, over the last minute */
-	double		failed;
-	int64		pending;
-	int64		processing;
-	int64		retrying;
-	int64		blocked;
-	int64		dead;			   /* -1: not known, as the two before it */
-	TimestampTz oldest_pending_at; /* 0: nothing is pending */
+	Datum		  name; /* 0: all others */
+	bool		  shown;
+	double		  delivered; /* a second, over the last minute */
+	double		  failed;
+	OutboxWaiting waiting;
 } Tenant;
-
-static void
-put(ReturnSetInfo *rsinfo, const Tenant *t, const char *metric, const char *label,
-	double value)
-{
-	Datum values[TENANT_COLUMNS] = {t->name, CStringGetTextDatum(metric),
-									label ? CStringGetTextDatum(label) : (Datum) 0,
-									Float8GetDatum(value)};
-	bool  nulls[TENANT_COLUMNS] = {t->name == (Datum) 0, false, label == NULL, false};
-
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
-}
 
 static void
 put_tenant(ReturnSetInfo *rsinfo, const Tenant *t, TimestampTz now)
 {
-	static const char *const metric = "outbox_tenant_deliveries";
+	OutboxSeries series = {rsinfo, now, "outbox_tenant_", t->name};
 
-	put(rsinfo, t, "outbox_tenant_delivered_per_second", NULL, t->delivered);
-	put(rsinfo, t, "outbox_tenant_failed_attempts_per_second", NULL, t->failed);
-	put(rsinfo, t, metric, "pending", t->pending);
-	put(rsinfo, t, metric, "processing", t->processing);
-	if (t->dead >= 0)
-	{
-		put(rsinfo, t, metric, "retrying", t->retrying);
-		put(rsinfo, t, metric, "blocked", t->blocked);
-		put(rsinfo, t, metric, "dead", t->dead);
-	}
-	if (t->oldest_pending_at != 0)
-		put(rsinfo, t, "outbox_tenant_oldest_pending_seconds", NULL,
-			Max(now - t->oldest_pending_at, 0) / (double) USECS_PER_SEC);
+	outbox_series_put(&series, "delivered_per_second", NULL, t->delivered);
+	outbox_series_put(&series, "failed_attempts_per_second", NULL, t->failed);
+	outbox_series_put_waiting(&series, &t->waiting);
 }
 
 static void
-add(Tenant *to, const Tenant *t)
+add(Tenant *to, double delivered, double failed, const OutboxWaiting *waiting)
 {
-	bool known = to->dead >= 0 && t->dead >= 0;
-
-	to->delivered += t->delivered;
-	to->failed += t->failed;
-	to->pending += t->pending;
-	to->processing += t->processing;
-	to->retrying += t->retrying;
-	to->blocked += t->blocked;
-	to->dead = known ? to->dead + t->dead : -1;
-	if (t->oldest_pending_at != 0 &&
-		(to->oldest_pending_at == 0 || t->oldest_pending_at < to->oldest_pending_at))
-		to->oldest_pending_at = t->oldest_pending_at;
+	to->delivered += delivered;
+	to->failed += failed;
+	outbox_waiting_add(&to->waiting, waiting);
 }
 
 static void
 add_endpoint(Tenant *to, int32 id, TimestampTz now)
 {
 	OutboxStats s;
-	Tenant		t;
 
-	if (!outbox_stats_fetch(MyDatabaseId, id, &s))
-		return;
-	t = (Tenant){.delivered = outbox_endpoint_stats_rate(s.recent, s.recent_second, now),
-				 .failed = outbox_endpoint_stats_rate(s.recent_failed, s.recent_second,
-													  now),
-				 .pending = s.pending,
-				 .processing = s.processing,
-				 .retrying = s.retrying,
-				 .blocked = s.blocked,
-				 .dead = s.dead,
-				 .oldest_pending_at = s.oldest_pending_at};
-	add(to, &t);
+	if (outbox_stats_fetch(MyDatabaseId, id, &s))
+		add(to, outbox_endpoint_stats_rate(s.recent, s.recent_second, now),
+			outbox_endpoint_stats_rate(s.recent_failed, s.recent_second, now),
+			&s.waiting);
 }
 
 /*
@@ -161,7 +115,7 @@ OUTBOX_FUNCTION(outbox_tenant_series_1_0, 3)
 	int			   n = 0;
 
 	InitMaterializedSRF(fcinfo, 0);
-	outbox_expect_columns(fcinfo, rsinfo->setDesc, TENANT_COLUMNS);
+	outbox_expect_columns(fcinfo, rsinfo->setDesc, OUTBOX_SERIES_COLUMNS);
 	deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), INT4OID, 4, true, TYPALIGN_INT, &ids,
 					  NULL, &nids);
 	deconstruct_array(PG_GETARG_ARRAYTYPE_P(1), TEXTOID, -1, false, TYPALIGN_INT, &names,
@@ -186,7 +140,7 @@ OUTBOX_FUNCTION(outbox_tenant_series_1_0, 3)
 		if (all[i].shown)
 			put_tenant(rsinfo, &all[i], now);
 		else
-			add(&others, &all[i]);
+			add(&others, all[i].delivered, all[i].failed, &all[i].waiting);
 	put_tenant(rsinfo, &others, now);
 	return (Datum) 0;
 }
