@@ -5,10 +5,36 @@ import logging
 import socket
 import sys
 
+import h11
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from . import access, settings
-from .app import Console
+from . import access, settings, words
+from .app import SLOWEST_FORM, Console
+
+
+class Connection(H11Protocol):
+    """A connection of a browser.  It is ended if its request does not come: else others would find no place."""
+
+    def connection_made(self, transport):
+        super().connection_made(transport)
+        self.loop.call_later(SLOWEST_FORM, self.judge, None)
+
+    def judge(self, before):
+        """Ends it if its newest request is the one from before, and the browser has to send something."""
+        if self.transport.is_closing():
+            return
+        if self.cycle is before and self.conn.their_state in (h11.IDLE, h11.SEND_BODY):
+            self.transport.close()
+        else:
+            self.loop.call_later(SLOWEST_FORM, self.judge, self.cycle)
+
+
+class Line(logging.Formatter):
+    """A line of the log is one line, whatever names are in it."""
+
+    def formatMessage(self, record):
+        return words.visible(" ".join(record.message.split()))
 
 
 def main():
@@ -27,7 +53,9 @@ def main():
         chosen = settings.read(arguments[0])
     except settings.Wrong as e:
         sys.exit("outbox-console: %s" % e)
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Line())
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
     family = socket.AF_INET6 if ":" in chosen.listen else socket.AF_INET
     try:
         listener = socket.create_server((chosen.listen, chosen.port), family=family, backlog=128)
@@ -41,7 +69,7 @@ def main():
                  listener.getsockname()[1])
     # The peer is judged as it is: a header must not put another address in its place.
     config = uvicorn.Config(Console(chosen).application(), proxy_headers=False, server_header=False, access_log=False,
-                            log_config=None, limit_concurrency=200, timeout_keep_alive=20)
+                            log_config=None, http=Connection, ws="none", limit_concurrency=200, timeout_keep_alive=20)
     uvicorn.Server(config).run(sockets=[listener])
 
 

@@ -134,11 +134,14 @@ class Access:
         response.set_cookie(name, value, max_age=age, httponly=True, samesite="lax", secure=self.settings.https, path="/")
 
 
-def is_forged(request, form, user):
-    """True if a form was not made for this session by a page of the console."""
+def is_foreign(request):
+    """True if a form comes from a page of another site, as far as the browser says."""
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return True
     origin = request.headers.get("origin")
-    if origin is not None and origin.split("//")[-1] != request.headers.get("host"):
-        return True
-    return not hmac.compare_digest(form.get("token", "").encode("utf-8", "replace"), user.token.encode())
+    return origin is not None and origin.split("//")[-1] != request.headers.get("host")
+
+
+def is_forged(request, form, user):
+    """True if a form was not made for this session by a page of the console."""
+    return is_foreign(request) or not hmac.compare_digest(form.get("token").encode("utf-8", "replace"), user.token.encode())

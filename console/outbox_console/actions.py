@@ -7,7 +7,7 @@ it anew, so that nothing happens that was not in a plan.
 import dataclasses
 import datetime
 import uuid
-from urllib.parse import quote, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 from . import words
 from .words import count
@@ -54,6 +54,14 @@ class Form:
 
     def __init__(self, pairs):
         self.pairs = [(n, v.replace("\x00", "")) for n, v in pairs]
+
+    @classmethod
+    def parse(cls, text, more=()):
+        """The fields of an address or of a body, and more."""
+        try:
+            return cls([*parse_qsl(text, keep_blank_values=True, max_num_fields=2 * MOST), *more])
+        except ValueError as e:
+            raise Refused("The form has too many fields.") from e
 
     def get(self, name, default=""):
         """The last value of this name."""

@@ -5,8 +5,8 @@ import contextlib
 import html
 import logging
 import os
+import re
 import time
-from urllib.parse import parse_qsl
 
 import jinja2
 import psycopg
@@ -16,13 +16,15 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from . import actions, database, words
-from .access import COOKIE, NOTICE, Access, is_forged, seal, unseal
+from .access import COOKIE, NOTICE, Access, is_foreign, is_forged, seal, unseal
 from .actions import ACTIONS, Form, Refused
 from .screens import SCREENS
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 LOG = logging.getLogger("outbox-console")
 LARGEST_FORM = 256 * 1024
+SLOWEST_FORM = 15   # seconds
+HOST = re.compile(r"\[?([A-Za-z0-9._:-]+?)\]?(?::\d+)?")
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
                                "form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
@@ -84,7 +86,7 @@ class Console:
                 LOG.error("%s: not in what the database answered: %s", request.url.path, e)
                 response = self.problem(request, user, 503, "This cannot be shown", "An answer of the database had no %s. %s" % (e, other))
         except Refused as e:
-            response = self.problem(request, user, 404 if request.method == "GET" else 409, "This cannot be done", str(e))
+            response = self.problem(request, user, 409 if request.method == "POST" else 404, "This cannot be done", str(e))
         except database.Away as e:
             LOG.warning("the database cannot be asked: %s", e)
             response = self.problem(request, user, 503, "The database cannot be asked", str(e))
@@ -98,7 +100,7 @@ class Console:
 
     async def routed(self, request, user):
         """A screen, the question of an action, or the action."""
-        form = Form([*parse_qsl(request.url.query, keep_blank_values=True, max_num_fields=2000), *request.path_params.items()])
+        form = Form.parse(request.url.query, request.path_params.items())
         source = self.source(user)
         path = request.scope["endpoint_path"]
         if path in SCREENS:
@@ -117,14 +119,14 @@ class Console:
         if not user.operates:
             return self.problem(request, user, 403, "You may look, and change nothing", "Ask an operator to do it.")
         if request.method == "POST":
-            form = Form(parse_qsl((await self.body(request)).decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=2000))
-            if is_forged(request, dict(form.pairs), user):
+            form = await self.form(request)
+            if is_forged(request, form, user):
                 return self.problem(request, user, 403, "This form is not of this session",
                                     "Nothing was changed. Go back, load the page again, and repeat it.")
         async with source.session() as session:
             plan = await ACTIONS[name](session, form)
             # A form that is filled in is shown as a plan first, and then sent by a form that is sure.
-            if request.method == "GET" or not plan.ready or not form.get("sure"):
+            if request.method != "POST" or not plan.ready or not form.get("sure"):
                 kept = [(n, v) for n, v in form.pairs if n not in ("token", "action", "sure") and n not in [f.name for f in plan.fields]]
                 return self.render(request, "confirm.html", user, plan=plan, action=name, kept=kept)
             return await self.carry_out(request, user, session, name, plan)
@@ -145,14 +147,18 @@ class Console:
         return response
 
     @staticmethod
-    async def body(request):
-        """The body of a form."""
+    async def form(request):
+        """The form that a request brings."""
         body = b""
-        async for part in request.stream():
-            body += part
-            if len(body) > LARGEST_FORM:
-                raise Refused("The form is too large.")
-        return body
+        try:
+            async with asyncio.timeout(SLOWEST_FORM):
+                async for part in request.stream():
+                    body += part
+                    if len(body) > LARGEST_FORM:
+                        raise Refused("The form is too large.")
+        except TimeoutError as e:
+            raise Refused("The form did not come in time.") from e
+        return Form.parse(body.decode("utf-8", "replace"))
 
     async def sign_in(self, request):
         """Asks for a password, and judges it."""
@@ -161,8 +167,8 @@ class Console:
             return RedirectResponse("/", 303)
         wrong = None
         if request.method == "POST":
-            form = Form(parse_qsl((await self.body(request)).decode("utf-8", "replace"), keep_blank_values=True))
-            if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+            form = await self.form(request)
+            if is_foreign(request):
                 return PlainTextResponse("This form is of another site.\n", 403)
             async with self.signing_in:
                 session = await asyncio.to_thread(self.access.sign_in, form.get("name"), form.get("password"))
@@ -180,9 +186,9 @@ class Console:
     async def sign_out(self, request):
         """Forgets the cookie."""
         user, _ = self.access.user(request)
-        form = Form(parse_qsl((await self.body(request)).decode("utf-8", "replace"), keep_blank_values=True))
+        form = await self.form(request)
         response = RedirectResponse("/sign-in", 303)
-        if user and not is_forged(request, dict(form.pairs), user):
+        if user and not is_forged(request, form, user):
             response.delete_cookie(COOKIE, path="/")
         return response
 
@@ -206,13 +212,17 @@ class Console:
         routes += [self.route("/do/{action}", ["GET", "POST"]),
                    Route("/sign-in", self.sign_in, methods=["GET", "POST"]), Route("/sign-out", self.sign_out, methods=["POST"]),
                    Mount("/static", StaticFiles(directory=os.path.join(HERE, "static")))]
-        app = Starlette(routes=routes, lifespan=self.lifespan, exception_handlers={404: self.not_found, Exception: self.failed})
+        app = Starlette(routes=routes, lifespan=self.lifespan, exception_handlers={404: self.not_found, Refused: self.refused, Exception: self.failed})
         return Guard(app, self.settings)
 
     async def not_found(self, request, _):
         """No such page."""
         return HTMLResponse("<!doctype html><title>outbox</title><p>There is no page %s. <a href='/'>Overview</a>"
                             % html.escape(request.url.path), 404)
+
+    async def refused(self, _, why):
+        """A form that is none, of a user that has not signed in."""
+        return PlainTextResponse("%s\n" % why, 400)
 
     async def failed(self, request, _):
         """A fault of the console.  Starlette has logged it."""
@@ -230,7 +240,7 @@ class Guard:
             await self.app(scope, receive, send)
             return
         host = next((v.decode("latin-1") for n, v in scope["headers"] if n == b"host"), "")
-        name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
+        name = HOST.fullmatch(host)
 
         async def sending(message):
             if message["type"] == "http.response.start":
@@ -241,7 +251,10 @@ class Guard:
                 message["headers"] = [*message["headers"], *((n.encode(), v.encode()) for n, v in extra.items()
                                                              if n.lower().encode() not in given)]
             await send(message)
-        if name.strip("[]") not in self.names:
+        if "\0" in scope["path"]:
+            await Response("A path has no such characters.\n", 400, media_type="text/plain")(scope, receive, sending)
+            return
+        if not name or name[1] not in self.names:
             response = Response("This console does not answer to that name: add it to \"names\" in its settings.\n", 421,
                                 media_type="text/plain")
             await response(scope, receive, sending)

@@ -186,7 +186,7 @@ $console = OutboxTest::Console->new($node, everyone => '"read"', read_only_datab
 is(statuses(sub { ask($console, "/do/$_[0]", { %sent, token => 'x' }) }, @actions), "403: @actions", 'on one machine, users look unless it is said otherwise');
 $console->stop;
 $console = OutboxTest::Console->new($node, database => qq("$database=without_extension user=console"));
-my @silent = grep { ask($console, $_)->{content} !~ /no extension outbox|There is no event|no such view/ && $_ ne '/' } grep { !/search/ } @screens;
+my @silent = grep { my $path = $_; !wait_until(sub { ask($console, $path)->{content} =~ /no extension outbox|There is no event|no such view/ }, $path) } grep { !/search/ && $_ ne '/' } @screens;
 is("@silent", '', 'each screen says that there is no extension');
 like(ask($console, '/')->{content}, qr/It is not known whether events are delivered/, 'and the overview does not say that all is well');
 $console->stop;
