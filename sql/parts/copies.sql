@@ -190,15 +190,17 @@ BEGIN
     UPDATE outbox.events e
     SET key = NULL, headers = NULL, payload = NULL, body = NULL, content_type = NULL
     FROM outbox.forgotten f
-    WHERE f.complete_at IS NULL AND e.tenant = f.tenant AND (e.payload IS NOT NULL OR e.body IS NOT NULL)
+    WHERE f.complete_at IS NULL AND e.tenant = f.tenant AND (f.key IS NULL OR f.key = e.key)
+    AND (e.payload IS NOT NULL OR e.body IS NOT NULL)
     AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), f.snapshot);
     UPDATE outbox.kept_events k
     SET key = NULL, headers = NULL, payload = NULL, body = NULL, content_type = NULL
     FROM outbox.forgotten f
-    WHERE f.complete_at IS NULL AND k.tenant = f.tenant AND (k.payload IS NOT NULL OR k.body IS NOT NULL)
+    WHERE f.complete_at IS NULL AND k.tenant = f.tenant AND (f.key IS NULL OR f.key = k.key)
+    AND (k.payload IS NOT NULL OR k.body IS NOT NULL)
     AND pg_visible_in_snapshot(outbox.log_xid(k.epoch, k.xid), f.snapshot);
     DELETE FROM outbox.scheduled e USING outbox.forgotten f
-    WHERE f.complete_at IS NULL AND e.tenant = f.tenant
+    WHERE f.complete_at IS NULL AND e.tenant = f.tenant AND (f.key IS NULL OR f.key = e.key)
     AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), f.snapshot);
     UPDATE outbox.forgotten SET snapshot = '3:3:' WHERE complete_at IS NULL;
 

@@ -98,7 +98,7 @@ BEGIN
         AND (topics IS NULL OR outbox.topic_in(e.topic, topics))
         AND (e.payload IS NOT NULL OR e.body IS NOT NULL)
         AND NOT EXISTS (SELECT 1 FROM outbox.forgotten f
-                        WHERE f.tenant = e.tenant AND f.complete_at IS NULL
+                        WHERE f.tenant = e.tenant AND (f.key IS NULL OR f.key = e.key) AND f.complete_at IS NULL
                         AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), f.snapshot))
         AND outbox.topic_in(e.topic, s.topics)
         AND outbox.filter_matches(e.payload, s.filter)

@@ -343,7 +343,7 @@ CREATE VIEW outbox.deliveries AS
 UNION ALL
 SELECT e.id, NULL, e.topic, COALESCE(e.type, e.topic), e.key, e.tenant, s.name,
        CASE WHEN EXISTS (SELECT 1 FROM outbox.forgotten f
-                         WHERE f.tenant = e.tenant AND f.complete_at IS NULL
+                         WHERE f.tenant = e.tenant AND (f.key IS NULL OR f.key = e.key) AND f.complete_at IS NULL
                          AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), f.snapshot))
             THEN 'forgotten' ELSE 'scheduled' END,
        CASE WHEN e.failed_at IS NOT NULL THEN 'set aside' END, 0,

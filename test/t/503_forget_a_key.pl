@@ -51,12 +51,29 @@ my $kept = join ' UNION ALL ', map {
 	"SELECT md5(string_agg(t::text, ' ' ORDER BY t::text)) || count(*) FROM outbox.$_ t WHERE payload IS NOT NULL AND (tenant, key) IS DISTINCT FROM ('acme', '$marker')"
 } qw(events scheduled);
 my $before = ask($kept);
+# adopt() writes them with another number and origin
+my $has = join ' UNION ALL ', map {
+	"SELECT string_agg(id::text || payload::text, ' ' ORDER BY id) FROM outbox.$_ WHERE payload IS NOT NULL AND (tenant, key) IS DISTINCT FROM ('acme', '$marker')"
+} qw(events scheduled);
+my $had = ask($has);
 my $dedup = ask("SELECT count(*) FROM outbox.dedup");
 
 is(($node->psql('postgres', "SELECT outbox.forget('acme', '')"))[0], 3, 'an empty key is refused');
+
+# Until a worker has carried it out
+my $replay = "BEGIN; SELECT outbox.replay('acme.own', now() - interval '1 day'); ROLLBACK";
+is(ask($replay), 4, 'a replay has the events of two persons');
+my $worker = worker_pid($node);
+kill 'STOP', $worker;
 ask("SELECT outbox.forget('acme', '$marker')");
 my $ids = "'" . join("', '", @gone) . "'";
 is(ask("SELECT count(*) FILTER (WHERE NOT forgotten) FROM outbox.all_events WHERE id IN ($ids)"), 0, 'from its commit on they are forgotten');
+is(ask("SELECT string_agg(DISTINCT key || ' ' || status, ', ' ORDER BY key || ' ' || status) FROM outbox.deliveries WHERE endpoint = 'acme.own' AND seq IS NULL"),
+	"$marker forgotten, $other scheduled", 'scheduled events of the other person are not');
+is(ask($replay), 2, 'a replay counts what it sends');
+my $dump = PostgreSQL::Test::Utils::tempdir() . '/dump';
+$node->command_ok([ 'pg_dump', '-f', $dump, $node->connstr('postgres') ], 'dumped meanwhile');
+kill 'CONT', $worker;
 ok(wait_sql($node, 'SELECT complete_at IS NOT NULL FROM outbox.forget_progress'), 'it is complete') or diag ask('SELECT * FROM outbox.held_steps');
 is(ask('SELECT tenant, key, endpoints, events, scheduled, dedup_keys, deliveries FROM outbox.forget_progress'), 'acme|forgotten|0|6|1|2|3', 'what was removed');
 foreach my $table (qw(events kept_events parked attempt_log scheduled dedup forgotten commands))
@@ -84,6 +101,16 @@ ok(!$sent{ $gone[4] }, 'what waited for the paused endpoint was not sent');
 ok($sent{ $of{"acme $other"}[4] }, 'that of the other person was');
 is(emit_of('acme', $marker, 'a.c', "dedup_key => 'once $marker'") eq $gone[5], '', 'its deduplication keys may be used again');
 is(emit_of('globex', $marker, 'a.c', "dedup_key => 'once $marker'"), $of{"globex $marker"}[5], 'those of another tenant count');
+
+# A copy that was made before it was complete
+$node->safe_psql('postgres', 'CREATE DATABASE copy');
+$node->command_ok([ 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-f', $dump, $node->connstr('copy') ], 'restored');
+is($node->safe_psql('copy', $kept), $before, 'with all events of others');
+$node->safe_psql('copy', 'SELECT outbox.adopt()');
+is($node->safe_psql('copy', $has), $had, 'which adopt() leaves');
+ok(wait_sql($node, 'SELECT complete_at IS NOT NULL FROM outbox.forget_progress', 't', 'copy'), 'it is complete there');
+is($node->safe_psql('copy', $has), $had, 'which the workers leave, too');
+is($node->safe_psql('copy', "SELECT count(*) FROM outbox.all_events WHERE key = '$marker' AND tenant = 'acme'"), 0, 'of the person nothing is left');
 $node->stop;
 
 done_testing();
