@@ -55,8 +55,8 @@ END $$;
 COMMENT ON FUNCTION outbox.kept_for IS
 'How long this database keeps events or attempts, at least (NULL: the table is locked)';
 
--- A piece that is to be emptied, and whose time is over, is named with the oldest transaction
--- that has a lock on it.  Rotation waits for none.
+-- The oldest transaction that has a lock on a piece whose time is over, or has changed an
+-- endpoint.  Rotation waits for none of these locks.
 CREATE FUNCTION outbox.retention_held() RETURNS text
 LANGUAGE plpgsql STABLE SECURITY DEFINER COST 1 SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
 AS $$
@@ -69,7 +69,8 @@ BEGIN
     SELECT array_agg(c.oid) INTO overdue
     FROM late p
     JOIN pg_class c ON c.relnamespace = 'outbox'::regnamespace AND c.relname = ANY (
-        CASE p.log WHEN 'events' THEN ARRAY[format('events_%s', (p.piece + 1) % 3), format('ticks_%s', (p.piece + 1) % 3)]
+        CASE p.log WHEN 'events' THEN ARRAY[format('events_%s', (p.piece + 1) % 3), format('ticks_%s', (p.piece + 1) % 3),
+                                            'endpoint_settings']
         ELSE ARRAY[format('attempt_log_%s', (p.piece + 1) % 3), format('attempt_runs_%s', (p.piece + 1) % 3)] END);
     IF overdue IS NULL THEN
         RETURN NULL;
@@ -85,6 +86,7 @@ BEGIN
                ON l.pid IS NULL AND x.virtualtransaction = l.virtualtransaction
         CROSS JOIN LATERAL (SELECT COALESCE(a.xact_start, x.prepared) AS since) t
         WHERE l.locktype = 'relation' AND l.granted AND l.relation = ANY (overdue)
+        AND NOT (l.relation = 'outbox.endpoint_settings'::regclass AND l.mode IN ('AccessShareLock', 'RowShareLock'))
         AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
         AND t.since < clock_timestamp() - interval '5 s'
         ORDER BY t.since LIMIT 1);

@@ -89,6 +89,16 @@ ok(wait_sql($node, "SELECT reason ~ '^retention overdue, held by the prepared tr
 ask("ROLLBACK PREPARED 'forgotten'");
 is(ask('SELECT reason IS NULL FROM outbox.status'), 't', 'until it ends');
 
+# Rotation locks the settings of endpoints against changes, not against readers.
+$reader = $node->background_psql('postgres');
+$reader->query('BEGIN; SELECT name FROM outbox.endpoint_settings FOR SHARE');
+my $writer = $node->background_psql('postgres');
+$holder = $writer->query("BEGIN; SELECT outbox.pause_endpoint('a') \\g /dev/null\nSELECT pg_backend_pid()");
+ok(wait_sql($node, "SELECT reason ~ '^retention overdue, held by pid $holder, since 20' FROM outbox.status"), 'a session that has changed an endpoint is named');
+$writer->quit;
+is(ask('SELECT reason IS NULL FROM outbox.status'), 't', 'one that has read them is not');
+$reader->quit;
+
 # --- The numbers of endpoints go up to 2^31
 ask("ALTER SEQUENCE outbox.endpoint_settings_endpoint_id_seq RESTART WITH 2147483647");
 endpoint($node, $receiver, 'last', '/ok/last', "topics => '{last.*}'");
