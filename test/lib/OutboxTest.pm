@@ -121,12 +121,12 @@ CONF
 	return $node;
 }
 
-# Between two tries, 20 to 100 ms: as long as the last one took, so that waiting does
-# not take the machine from what is waited for.  Returns the seconds.
+# Between two tries, 30 to 200 ms: twice as long as the last one took, so that waiting does
+# not take the machine from what is waited for, and from other tests.  Returns the seconds.
 sub pause_after
 {
 	my ($begun) = @_;
-	my $pause = min(max(time - $begun, 0.02), 0.1);
+	my $pause = min(max(2 * (time - $begun), 0.03), 0.2);
 
 	usleep($pause * 1_000_000);
 	return $pause;

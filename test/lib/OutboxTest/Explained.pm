@@ -6,7 +6,7 @@ use strict;
 use warnings;
 
 use Exporter 'import';
-use JSON::PP;
+use OutboxTest::Receiver;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
@@ -86,7 +86,7 @@ sub judge
 	$offset += length $log;
 	while ($log =~ /^\S+ \S+ \S+ \[\d+\] outbox worker[^\n]*: LOG:  duration: [\d.]+ ms  plan:\n((?:\t[^\n]*\n)+)/mg)
 	{
-		my $explained = decode_json($1);
+		my $explained = $OutboxTest::Receiver::decode->($1);
 		my $plan = $explained->{Plan};
 		my ($read, $pages) = (read_by($plan), $plan->{'Shared Hit Blocks'} + $plan->{'Shared Read Blocks'});
 		my $text = $explained->{'Query Text'} =~ s/\s+/ /gr;
