@@ -218,10 +218,10 @@ typedef struct OutboxEndpointStatus
 	const char	 *reason;		 /* static, or with the settings */
 	TimestampTz	  failing_since; /* first failure since the last success (0: none) */
 	TimestampTz	  failed_at;	 /* the last one, if 'failing_since' is not 0 */
-	TransactionId rest_xid;	   /* the next one when its receiver last asked for a rest (0:
+	int64		  clock_ahead;	 /* outbox_status_clock_ahead() as these two know it */
+	TransactionId rest_xid; /* the next one when its receiver last asked for a rest (0:
 								* it has not) */
-	int64		  clock_ahead; /* outbox_status_clock_ahead() as these two know it */
-	int			  unfit;	   /* events in a row that its filter was too long for */
+	int			  unfit;	/* events in a row that its filter was too long for */
 } OutboxEndpointStatus;
 
 /* How a receiver proves that it wants events. */

@@ -54,8 +54,9 @@ typedef struct OutboxPaceLimits
 typedef struct OutboxPace
 {
 	OutboxPaceLimits limits;
-	OutboxBreaker	 breaker;
 	OutboxFailures	 failures;
+	OutboxBreaker	 breaker;
+	int				 refusals_paid;
 	int				 openings; /* waits for a probe in a row: exponent of its backoff */
 	int				 slots;	   /* requests in flight at most, which ramps up */
 	TimestampTz		 retry_at; /* time of the next probe, or, while closed, of the next
@@ -64,7 +65,6 @@ typedef struct OutboxPace
 	double			 tokens;   /* of rate_limit */
 	TimestampTz		 tokens_at;
 	OutboxRefused	*refused; /* OUTBOX_REFUSED_TOPICS of them (NULL: none) */
-	int				 refusals_paid;
 } OutboxPace;
 
 /*

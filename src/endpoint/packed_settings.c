@@ -7,8 +7,7 @@
  */
 #include "base/outbox.h"
 
-#include "utils/memutils.h"
-
+#include "base/pieces.h"
 #include "endpoint/packed_settings.h"
 
 typedef struct OutboxSettings
@@ -17,37 +16,7 @@ typedef struct OutboxSettings
 	size_t				   size;
 } OutboxSettings;
 
-/*
- * A memory context of the usual kind doubles its pieces, and would waste a third.  So
- * there is one for each multiple of CLASS bytes, up to CLASSES of them.
- */
-#define CLASS 16
-#define CLASSES 64
-
-static MemoryContext settings_cxt; /* parent of the others, and of larger settings */
-static MemoryContext slabs[CLASSES];
-
-static MemoryContext
-context_for(size_t size)
-{
-	size_t class = (size - 1) / CLASS;
-
-	if (settings_cxt == NULL)
-		settings_cxt = AllocSetContextCreate(TopMemoryContext, "outbox endpoint settings",
-											 ALLOCSET_DEFAULT_SIZES);
-	if (class >= CLASSES)
-		return settings_cxt;
-	if (slabs[class] == NULL)
-		slabs[class] = SlabContextCreate(settings_cxt, "outbox endpoint settings",
-										 SLAB_DEFAULT_BLOCK_SIZE, (class + 1) * CLASS);
-	return slabs[class];
-}
-
-static size_t
-piece_size(size_t size)
-{
-	return size <= CLASS * CLASSES ? TYPEALIGN(CLASS, size) : size;
-}
+static OutboxPieces pieces = {.name = "settings of endpoints"};
 
 /* Measures, or copies. */
 typedef struct Packer
@@ -83,6 +52,17 @@ put_texts(Packer *p, char **texts, int n)
 	for (int i = 0; i < n; i++)
 		to[i] = put_text(p, to[i]);
 	return to;
+}
+
+/* Of the last one only the bytes that it has. */
+static OutboxKey *
+put_keys(Packer *p, const OutboxKey *keys, int n)
+{
+	size_t size = n == 0 ?
+		0 :
+		sizeof(OutboxKey) * (n - 1) + offsetof(OutboxKey, bytes) + keys[n - 1].len;
+
+	return put(p, keys, size, MAXIMUM_ALIGNOF);
 }
 
 static OutboxOption *
@@ -125,8 +105,7 @@ put_profile(Packer *p, const OutboxProfile *profile)
 static void
 put_all(Packer *p, OutboxEndpointConfig *c, OutboxEndpointStatus *s)
 {
-	c->request.keys = put(p, c->request.keys, sizeof(OutboxKey) * c->request.nkeys,
-						  MAXIMUM_ALIGNOF);
+	c->request.keys = put_keys(p, c->request.keys, c->request.nkeys);
 	if (c->filter)
 		c->filter = put(p, c->filter, VARSIZE(c->filter), MAXIMUM_ALIGNOF);
 	c->request.shape.text = put_text(p, c->request.shape.text);
@@ -153,8 +132,7 @@ outbox_settings_pack(OutboxEndpointConfig *c, OutboxEndpointStatus *s)
 
 	put_all(&p, &config, &status);
 
-	/* A slab gives out pieces of its own size only. */
-	settings = MemoryContextAlloc(context_for(p.used), piece_size(p.used));
+	settings = outbox_piece_alloc(&pieces, p.used);
 	settings->former = c->settings;
 	settings->size = p.used;
 	p = (Packer){.to = (char *) settings, .used = sizeof(OutboxSettings)};

@@ -16,6 +16,7 @@
 #include "base/compat.h"
 #include "base/memory.h"
 #include "base/names.h"
+#include "base/pieces.h"
 #include "endpoint/pattern_trie.h"
 #include "endpoint/subscribers.h"
 
@@ -36,7 +37,7 @@ typedef struct OutboxSubscription
 	OutboxPatternLink	   links[FLEXIBLE_ARRAY_MEMBER];
 } OutboxSubscription;
 
-static MemoryContext	  subscriptions_cxt;
+static OutboxPieces		  pieces = {.name = "subscriptions"};
 static OutboxGroup		  no_tenant;
 static OutboxPatternTrie *trie; /* of endpoints without a tenant */
 static uint64			  changes;
@@ -84,7 +85,7 @@ static void
 account_topics(void)
 {
 	outbox_memory_account(&topics_account,
-						  MemoryContextMemAllocated(subscriptions_cxt, true) +
+						  MemoryContextMemAllocated(pieces.cxt, true) +
 							  MemoryContextMemAllocated(newer.cxt, true) +
 							  MemoryContextMemAllocated(older.cxt, true));
 }
@@ -99,9 +100,9 @@ static OutboxSubscription *
 enter(OutboxTenant *tenant, char **patterns, int npatterns)
 {
 	int					nlinks = tenant ? 0 : npatterns;
-	OutboxSubscription *s = MemoryContextAllocZero(subscriptions_cxt,
-												   offsetof(OutboxSubscription, links) +
-													   sizeof(s->links[0]) * nlinks);
+	OutboxSubscription *s = outbox_piece_alloc(&pieces,
+											   offsetof(OutboxSubscription, links) +
+												   sizeof(s->links[0]) * nlinks);
 	OutboxGroup		   *g = group_of(tenant);
 
 	s->tenant = tenant;
@@ -171,9 +172,7 @@ outbox_subscribers_init(void)
 {
 	newer = make_topics();
 	older = make_topics();
-	subscriptions_cxt = AllocSetContextCreate(TopMemoryContext, "outbox subscriptions", 0,
-											  8 * 1024, 256 * 1024);
-	trie = outbox_pattern_trie_make(subscriptions_cxt);
+	trie = outbox_pattern_trie_make(outbox_pieces_context(&pieces));
 	dlist_init(&no_tenant.members);
 }
 

@@ -6,8 +6,8 @@
 #include "base/outbox.h"
 
 #include "common/hashfn.h"
-#include "utils/memutils.h"
 
+#include "base/pieces.h"
 #include "endpoint/tenant.h"
 
 typedef struct NamedTenant
@@ -23,7 +23,7 @@ typedef struct NamedTenant
 #define SH_KEY name
 #include "base/string_hash.h"
 
-static MemoryContext tenants_cxt;
+static OutboxPieces	 pieces = {.name = "tenants"};
 static tenants_hash *tenants;
 static int			 nlimited; /* tenants with a limit of what is kept for them */
 
@@ -53,12 +53,8 @@ make_tenant(const char *name)
 	bool		  found;
 
 	if (tenants == NULL)
-	{
-		tenants_cxt = AllocSetContextCreate(TopMemoryContext, "outbox tenants", 0,
-											8 * 1024, 256 * 1024);
-		tenants = tenants_create(tenants_cxt, 64, NULL);
-	}
-	t = MemoryContextAllocZero(tenants_cxt, offsetof(OutboxTenant, name) + len + 1);
+		tenants = tenants_create(outbox_pieces_context(&pieces), 64, NULL);
+	t = outbox_piece_alloc(&pieces, offsetof(OutboxTenant, name) + len + 1);
 	memcpy(t->name, name, len);
 	dlist_init(&t->group.members);
 	tenants_insert(tenants, t->name, &found)->tenant = t;
@@ -85,6 +81,8 @@ outbox_tenant_leave(OutboxTenant *t)
 	tenants_delete(tenants, t->name);
 	if (t->pace)
 		pfree(t->pace);
+	if (t->kept)
+		pfree(t->kept);
 	pfree(t);
 }
 
@@ -94,13 +92,18 @@ outbox_tenant_set_limits(OutboxTenant *t, int max_in_flight, double rate_limit,
 						 int64 max_kept, int64 max_kept_age)
 {
 	nlimited -= outbox_tenant_is_limited(t);
-	t->kept.most = max_kept;
-	t->kept.max_age = max_kept_age;
+	if (t->kept == NULL && (max_kept > 0 || max_kept_age > 0))
+		t->kept = outbox_piece_alloc(&pieces, sizeof(OutboxKeptLimit));
+	if (t->kept)
+	{
+		t->kept->most = max_kept;
+		t->kept->max_age = max_kept_age;
+	}
 	nlimited += outbox_tenant_is_limited(t);
 	if (t->pace == NULL && max_in_flight == 0 && rate_limit == 0)
 		return;
 	if (t->pace == NULL)
-		t->pace = MemoryContextAllocZero(tenants_cxt, sizeof(OutboxPace));
+		t->pace = outbox_piece_alloc(&pieces, sizeof(OutboxPace));
 	t->pace->limits.max_in_flight = max_in_flight;
 	t->pace->limits.rate_limit = rate_limit;
 }

@@ -28,14 +28,14 @@ typedef struct OutboxKeptLimit
 
 typedef struct OutboxTenant
 {
-	int				nendpoints; /* that the worker knows */
-	OutboxFlow		flow;		/* its requests, and its endpoints that wait for slots */
-	OutboxPace	   *pace; /* limits of all its endpoints: max_in_flight (0: none), and
-							 * rate_limit (NULL: it never had any) */
-	OutboxKeptLimit kept;
+	int			nendpoints; /* that the worker knows */
 	bool		asked; /* true while the receiver of one of them is asked for a proof */
-	OutboxGroup group;
-	char		name[FLEXIBLE_ARRAY_MEMBER];
+	OutboxFlow	flow;  /* its requests, and its endpoints that wait for slots */
+	OutboxPace *pace;  /* limits of all its endpoints: max_in_flight (0: none), and
+							  * rate_limit (NULL: it never had any) */
+	OutboxKeptLimit *kept; /* NULL: it never had such a limit */
+	OutboxGroup		 group;
+	char			 name[FLEXIBLE_ARRAY_MEMBER];
 } OutboxTenant;
 
 /*
@@ -68,7 +68,7 @@ extern bool outbox_tenants_are_limited(void);
 static inline bool
 outbox_tenant_is_limited(const OutboxTenant *t)
 {
-	return t && (t->kept.most > 0 || t->kept.max_age > 0);
+	return t && t->kept && (t->kept->most > 0 || t->kept->max_age > 0);
 }
 
 /*

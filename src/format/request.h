@@ -24,8 +24,8 @@ typedef struct OutboxRequestConfig
 	int					 nheaders; /* the endpoint's own headers */
 	char			   **header_names;
 	char			   **header_values;
-	int					 nkeys; /* 1, or 2 during a rotation */
-	OutboxKey			*keys;
+	int					 nkeys;	  /* 1, or 2 during a rotation */
+	OutboxKey			*keys;	  /* of the last one, only the bytes that it has */
 	OutboxShape			 shape;	  /* of the payload */
 	const OutboxProfile *profile; /* of an endpoint without one: the standard's */
 } OutboxRequestConfig;

@@ -238,7 +238,8 @@ prepare_key(const OutboxKey *key, OutboxHash hash)
 		signing_failed();
 	begin_pad(p->inner, md, block, 0x36);
 	begin_pad(p->outer, md, block, 0x5c);
-	p->key = *key;
+	p->key.len = key->len;
+	memcpy(p->key.bytes, key->bytes, key->len);
 	p->hash = hash;
 	return p;
 }

@@ -50,8 +50,8 @@ typedef struct OutboxTarget
 	const struct OutboxTransport *transport;
 	char						 *url;
 	int							  nconfig;
-	OutboxOption				 *config;
 	int							  ncredentials;
+	OutboxOption				 *config;
 	OutboxOption				 *credentials;
 	int							  connect_timeout; /* ms */
 	int							  timeout;		   /* ms, the whole request */

@@ -300,7 +300,7 @@ shorten(OutboxEndpoint *ep, int64 cut)
 	if (!ep->place.keeps)
 		ep->place.overflowed += n;
 	else if (outbox_tenant_is_limited(ep->tenant))
-		ep->tenant->kept.rows += n;
+		ep->tenant->kept->rows += n;
 	else
 		kept += n;
 	if (ep->place.overflowed > 0 && place_of(ep) >= cut)

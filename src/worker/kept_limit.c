@@ -62,7 +62,8 @@ outbox_kept_limit_has_room(const OutboxEndpoint *ep)
 {
 	const OutboxTenant *t = ep->tenant;
 
-	return t == NULL || t->kept.most == 0 || t->kept.rows < t->kept.most + 2 * AT_ONCE;
+	return t == NULL || t->kept == NULL || t->kept->most == 0 ||
+		t->kept->rows < t->kept->most + 2 * AT_ONCE;
 }
 
 static int64
@@ -85,14 +86,14 @@ count_rows(void)
 	OutboxEndpoint **all = outbox_loop.roster.endpoints;
 
 	for (int i = 0; i < outbox_loop.roster.n; i++)
-		if (all[i]->tenant)
+		if (outbox_tenant_is_limited(all[i]->tenant))
 		{
-			all[i]->tenant->kept.rows = 0;
-			all[i]->tenant->kept.looked = false;
+			all[i]->tenant->kept->rows = 0;
+			all[i]->tenant->kept->looked = false;
 		}
 	for (int i = 0; i < outbox_loop.roster.n; i++)
 		if (may_be_asked(all[i]))
-			all[i]->tenant->kept.rows += rows_of(all[i]);
+			all[i]->tenant->kept->rows += rows_of(all[i]);
 }
 
 static void
@@ -199,7 +200,7 @@ write_commands(Datum ids, Datum seqs)
 static int64
 excess_of(const OutboxTenant *t)
 {
-	return t->kept.most > 0 ? Max(t->kept.rows - t->kept.most, 0) : 0;
+	return t->kept->most > 0 ? Max(t->kept->rows - t->kept->most, 0) : 0;
 }
 
 /* Returns false if commands of the tenant wait. */
@@ -216,7 +217,7 @@ examine(const OutboxTenant *t, TimestampTz now, Candidates *c)
 		return false;
 	read_oldest(ids, from, each, excess == 0);
 	ids = choose_rows(c, Min(excess, AT_ONCE),
-					  t->kept.max_age > 0 ? now - t->kept.max_age : DT_NOBEGIN, each,
+					  t->kept->max_age > 0 ? now - t->kept->max_age : DT_NOBEGIN, each,
 					  &seqs);
 	if (c->nrows > 0)
 		write_commands(ids, seqs);
@@ -229,22 +230,22 @@ note(OutboxTenant *t, const Candidates *c)
 {
 	for (int i = 0; i < c->n; i++)
 		c->endpoints[i]->table->given_up = c->nrows > 0 ? c->upto[i] : 0;
-	t->kept.given_up += c->nrows;
+	t->kept->given_up += c->nrows;
 	if (c->nrows > 0)
 	{
 		gives_up = true;
 		outbox_loop.commands_pending = true;
 	}
-	else if (t->kept.given_up > 0)
+	else if (t->kept->given_up > 0)
 	{
 		ereport(
 			LOG,
 			(errmsg(
 				 "outbox kept more for tenant \"%s\" than its limits allow: " INT64_FORMAT
 				 " deliveries are given up",
-				 t->name, t->kept.given_up),
+				 t->name, t->kept->given_up),
 			 errhint("outbox.set_tenant_limits() changes max_kept and max_kept_age.")));
-		t->kept.given_up = 0;
+		t->kept->given_up = 0;
 	}
 }
 
@@ -256,7 +257,7 @@ look(OutboxTenant *t, TimestampTz now)
 					.upto = palloc(sizeof(int64) * t->nendpoints)};
 	bool	   examined;
 
-	if (excess_of(t) > 0 || t->kept.max_age > 0 || t->kept.given_up > 0)
+	if (excess_of(t) > 0 || t->kept->max_age > 0 || t->kept->given_up > 0)
 		outbox_subscribers_of_tenant(t, add_candidate, &c);
 	if (c.n == 0)
 		return false;
@@ -286,9 +287,9 @@ outbox_kept_limit_run(void *arg)
 		if (next >= outbox_loop.roster.n)
 			next = 0;
 		ep = outbox_loop.roster.endpoints[next++];
-		if (!may_be_asked(ep) || ep->tenant->kept.looked)
+		if (!may_be_asked(ep) || ep->tenant->kept->looked)
 			continue;
-		ep->tenant->kept.looked = true;
+		ep->tenant->kept->looked = true;
 		more = look(ep->tenant, now) || more;
 	}
 	if (i == outbox_loop.roster.n && !more && gives_up)
