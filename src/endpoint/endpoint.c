@@ -39,6 +39,8 @@ static OutboxEndpoint *without_room; /* sends such a payload, or has (NULL: none
 
 #define WORK_BYTES 4096 /* that an endpoint takes, about, while it does not rest */
 
+#define WORK_BLOCK 2048 /* its first block: with OutboxWork, and what is empty at first */
+
 #define STRUCTS_BLOCK \
 	(8 * SLAB_DEFAULT_BLOCK_SIZE) /* so that little of it is left over */
 
@@ -64,8 +66,8 @@ set_work(OutboxEndpoint *ep, MemoryContext cxt, OutboxWork *work)
 static void
 make_work(OutboxEndpoint *ep)
 {
-	MemoryContext cxt = AllocSetContextCreate(structs, "outbox endpoint",
-											  ALLOCSET_SMALL_SIZES);
+	MemoryContext cxt = AllocSetContextCreate(structs, "outbox endpoint", 0, WORK_BLOCK,
+											  ALLOCSET_SMALL_MAXSIZE);
 	MemoryContext old = MemoryContextSwitchTo(cxt);
 
 	set_work(ep, cxt, palloc0(sizeof(OutboxWork)));
@@ -89,7 +91,7 @@ outbox_endpoint_create(MemoryContext parent, int32 id)
 	OutboxEndpoint *ep;
 
 	/* 100,000 endpoints may rest.  Fields that only the others need are in OutboxWork. */
-	StaticAssertStmt(sizeof(OutboxEndpoint) <= 640, "an endpoint that rests is small");
+	StaticAssertStmt(sizeof(OutboxEndpoint) <= 600, "an endpoint that rests is small");
 
 	if (structs == NULL)
 		structs = SlabContextCreate(parent, "outbox endpoints", STRUCTS_BLOCK,

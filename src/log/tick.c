@@ -266,6 +266,18 @@ outbox_tick_same(const OutboxTick *a, const OutboxTick *b)
 		 memcmp(a->xip, b->xip, sizeof(uint64) * a->nxip) == 0);
 }
 
+/*
+ * If no number was drawn since the earlier one, an event that only one of them sees is of a
+ * transaction that the other one lists as running.
+ */
+bool
+outbox_tick_same_events(const OutboxTick *a, const OutboxTick *b)
+{
+	return outbox_tick_same(a, b) ||
+		(a->seq_low == b->seq_low && outbox_number_highest(sequence_oid) == a->seq_low &&
+		 !outbox_tick_has_late(a, b) && !outbox_tick_has_late(b, a));
+}
+
 bool
 outbox_tick_follows(const OutboxTick *tick, const OutboxTick *former)
 {

@@ -82,8 +82,12 @@ extern bool outbox_tick_follows(const OutboxTick *tick, const OutboxTick *former
 /* As outbox_tick_follows() says, but found by the numbers of ticks that have one. */
 extern bool outbox_tick_reaches(const OutboxTick *tick, const OutboxTick *former);
 
-/* True if two ticks have the same events. */
+/*
+ * True if two ticks see the same transactions.  The second is true if they see the same
+ * events, as far as that can be told without reading the log.
+ */
 extern bool outbox_tick_same(const OutboxTick *a, const OutboxTick *b);
+extern bool outbox_tick_same_events(const OutboxTick *a, const OutboxTick *b);
 
 /* True if 'tick' sees a transaction that had begun at 'former', which does not see it. */
 extern bool outbox_tick_has_late(const OutboxTick *tick, const OutboxTick *former);

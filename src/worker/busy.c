@@ -18,6 +18,7 @@
  */
 #include "base/outbox.h"
 
+#include "utils/memutils.h"
 #include "utils/timestamp.h"
 
 #include "worker/busy.h"
@@ -45,6 +46,13 @@ static dlist_head  turns[OUTBOX_TURNS] = {DLIST_STATIC_INIT(turns[OUTBOX_TURN_RE
 										  DLIST_STATIC_INIT(turns[OUTBOX_TURN_AHEAD]),
 										  DLIST_STATIC_INIT(turns[OUTBOX_TURN_JUDGE]),
 										  DLIST_STATIC_INIT(turns[OUTBOX_TURN_SHARE])};
+
+/* Ids of endpoints that rest since they were loaded, and do not follow the shared position. */
+static List *loaded;
+
+/* They are woken for that until so many are open.  A settle takes so many at least. */
+#define LOADED_OPEN (128 + outbox_loop.roster.n / 64)
+#define LOADED_AT_LEAST 16
 
 static void
 stop_waiting(OutboxEndpoint *ep)
@@ -213,6 +221,45 @@ outbox_turn_next(OutboxTurn turn, OutboxEndpoint *ep)
 		return NULL;
 	return outbox_listed(turn_node[turn],
 						 dlist_next_node(&turns[turn], &ep->lists->turn_node[turn]));
+}
+
+/*
+ * An endpoint that was loaded while nothing was to be done for it rests already.  It is
+ * woken for the settle that lets it follow the shared position, few at a time, so that many
+ * that were just made take little memory.
+ */
+void
+outbox_busy_note_loaded(const OutboxEndpoint *ep)
+{
+	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+
+	if (outbox_endpoint_rests(ep) && !ep->place.shared)
+		loaded = lappend_int(loaded, ep->id);
+	MemoryContextSwitchTo(old);
+}
+
+bool
+outbox_busy_some_share(void)
+{
+	return outbox_loop.turns[OUTBOX_TURN_SHARE] > 0 ||
+		(loaded != NIL && outbox_loop.roster.nopen < LOADED_OPEN);
+}
+
+int
+outbox_busy_wake_loaded(void)
+{
+	int n = Min(list_length(loaded),
+				Max(LOADED_OPEN - outbox_loop.roster.nopen, LOADED_AT_LEAST));
+
+	for (int i = 0; i < n; i++)
+	{
+		OutboxEndpoint *ep = outbox_loop_find(llast_int(loaded));
+
+		loaded = list_delete_last(loaded);
+		if (ep && outbox_endpoint_rests(ep) && !ep->place.shared)
+			outbox_busy_add(ep);
+	}
+	return n;
 }
 
 void

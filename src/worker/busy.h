@@ -24,6 +24,15 @@ extern void outbox_busy_settle(OutboxEndpoint *ep);
 extern void outbox_busy_wait(OutboxEndpoint *ep, TimestampTz until);
 extern void outbox_busy_close(OutboxEndpoint *ep);
 
+/*
+ * The endpoint was just loaded.  If it rests, it has yet to follow the shared position.
+ * _some_share is true if a settle is due that lets such endpoints, or others.
+ * _wake_loaded adds some of them, and returns how many.
+ */
+extern void outbox_busy_note_loaded(const OutboxEndpoint *ep);
+extern bool outbox_busy_some_share(void);
+extern int	outbox_busy_wake_loaded(void);
+
 /* Returns one of the open endpoints, each in turn.  There must be one. */
 extern OutboxEndpoint *outbox_busy_next_open(void);
 

@@ -73,8 +73,7 @@ something_to_settle(TimestampTz now)
 		outbox_own_events_waits() || totals_due() <= now ||
 		outbox_settle_behind_at(&outbox_loop.to_settle) <= now ||
 		(sharing &&
-		 (outbox_loop.turns[OUTBOX_TURN_SHARE] > 0 ||
-		  outbox_settle_wants_head(&outbox_loop.head, now))))
+		 (outbox_busy_some_share() || outbox_settle_wants_head(&outbox_loop.head, now))))
 		return true;
 	dlist_foreach(iter, &outbox_loop.roster.busy)
 	{
@@ -99,7 +98,7 @@ settle_those_that_share(void)
 {
 	OutboxEndpoint *ep;
 
-	for (int n = 0;
+	for (int n = outbox_busy_wake_loaded();
 		 n < OUTBOX_SHARE_AT_ONCE && (ep = outbox_turn_first(OUTBOX_TURN_SHARE)) != NULL;
 		 n++)
 	{

@@ -240,6 +240,14 @@ outbox_head_reached(const OutboxCursor *c)
 		 outbox_tick_same(c->read, outbox_loop.head.read));
 }
 
+bool
+outbox_head_has_place(const OutboxCursor *c)
+{
+	return outbox_head_reached(c) ||
+		(c->reading == NULL && outbox_loop.head.reading == NULL &&
+		 outbox_tick_same_events(c->read, outbox_loop.head.read));
+}
+
 /* Within a tick an endpoint may be further than the head, or read a later one (ahead.c). */
 bool
 outbox_head_is_beyond(const OutboxCursor *c)

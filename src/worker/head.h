@@ -40,6 +40,9 @@ extern TimestampTz outbox_head_looked_at(void);
 /* True if a cursor at this place has read all that the head has. */
 extern bool outbox_head_reached(const OutboxCursor *c);
 
+/* The same, also if no event was emitted between the two.  Needs a transaction. */
+extern bool outbox_head_has_place(const OutboxCursor *c);
+
 /* True if the head has read all that a reader at this place has. */
 extern bool outbox_head_is_beyond(const OutboxCursor *c);
 

@@ -103,15 +103,14 @@ set_tenant(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 }
 
 /*
- * True if the endpoint was idle when its position was stored, and still is.  Then it need
- * not be examined, unless it turns out to follow a row that this worker does not move.
+ * True if the endpoint is idle, as an endpoint is that was just made.  Then it need not be
+ * examined, unless it does not follow the row that this worker moves.
  */
 static bool
 may_rest(const OutboxEndpoint *ep)
 {
-	return ep->place.follows != 0 && ep->place.stored_version == ep->config.version &&
-		!ep->place.dirty && ep->status.failing_since == 0 &&
-		ep->pace.breaker == OUTBOX_BREAKER_CLOSED &&
+	return ep->place.stored_version == ep->config.version && !ep->place.dirty &&
+		ep->status.failing_since == 0 && ep->pace.breaker == OUTBOX_BREAKER_CLOSED &&
 		!outbox_target_has_link(&ep->config.target) && outbox_loop.head.reading == NULL &&
 		!outbox_tally_is_recent(ep, GetCurrentTimestamp()) &&
 		outbox_endpoint_may_rest(ep);
@@ -119,11 +118,10 @@ may_rest(const OutboxEndpoint *ep)
 
 /*
  * Loads an endpoint that this worker did not have: its settings, position and parked
- * rows.  'all': take_all() wakes the endpoints that may not rest.  NULL: rows have to be
- * deleted before.
+ * rows.  NULL: rows have to be deleted before.
  */
 static OutboxEndpoint *
-load_endpoint(const OutboxEndpointRow *s, bool all)
+load_endpoint(const OutboxEndpointRow *s)
 {
 	OutboxEndpoint *ep;
 	OutboxPosition	p;
@@ -172,7 +170,7 @@ load_endpoint(const OutboxEndpointRow *s, bool all)
 		outbox_tally_resume(ep);
 	ep->tally->last_active_at = GetCurrentTimestamp();
 	outbox_cursor_copy(&ep->feed->cursor, &p.cursor);
-	if (outbox_head_reached(&ep->feed->cursor))
+	if (outbox_head_has_place(&ep->feed->cursor))
 	{
 		ep->feed->counted = true;
 		ep->feed->attached = !outbox_status_is_off(ep);
@@ -190,7 +188,7 @@ load_endpoint(const OutboxEndpointRow *s, bool all)
 	outbox_parked_load(ep);
 	outbox_position_load_pending(ep, p.pending, p.npending);
 	OUTBOX_CRASH_POINT("endpoint.loaded");
-	if (!all || !may_rest(ep))
+	if (!may_rest(ep))
 		outbox_busy_add(ep);
 	else
 	{
@@ -267,7 +265,7 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 	}
 	else if (ep == NULL)
 	{
-		ep = load_endpoint(s, r->all);
+		ep = load_endpoint(s);
 		if (ep == NULL)
 		{
 			r->some_left_out = true;
@@ -446,8 +444,7 @@ take_all(Reload *r)
 		OutboxEndpoint *ep = outbox_loop.roster.endpoints[i];
 
 		outbox_subscribers_add(ep);
-		if (!ep->place.shared && outbox_endpoint_rests(ep))
-			outbox_busy_add(ep);
+		outbox_busy_note_loaded(ep);
 	}
 }
 
@@ -466,7 +463,10 @@ take_some(Reload *r)
 		if (ep && ep->member.dropped)
 			outbox_roster_remove(ep);
 		else if (ep)
+		{
 			outbox_subscribers_add(ep);
+			outbox_busy_note_loaded(ep);
+		}
 	}
 	outbox_others_take(r->ids);
 }

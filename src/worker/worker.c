@@ -430,7 +430,7 @@ time_to_sleep(TimestampTz examined_at, bool more)
 		return 0;
 	if (outbox_loop.traffic.refill_all && outbox_loop.traffic.sending_allowed)
 		return 0;
-	if (sharing && outbox_loop.turns[OUTBOX_TURN_SHARE] > 0)
+	if (sharing && outbox_busy_some_share())
 		return 0;
 	until = Min(until, reload_due());
 	if (outbox_enabled && outbox_step_may(OUTBOX_STEP_READ))

@@ -8,7 +8,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $n = 1200;    # more than two settles let follow the shared position
-my $bytes = 2000;    # of memory for each of them
+my $bytes = 1700;    # of memory for each of them
 my $memory;
 my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
@@ -83,7 +83,10 @@ delivered('absent', '/ok/absent');
 $memory = memory();
 ask("SELECT count(outbox.create_endpoint('idle' || i, '" . $receiver->url('/ok/idle')
 	  . "', topics => '{idle.*}', tenant => 't' || i)) FROM generate_series(1, $n) i");
-ok(follow_since(0, 'true'), "$n idle endpoints follow a shared position");
+ok(wait_sql($node, "SELECT count(*) = $n FROM outbox.stats WHERE endpoint LIKE 'idle%' AND pending_exact"), "$n endpoints are known");
+my $at_once = (memory() - $memory) / $n;
+cmp_ok($at_once, '<', 1.3 * $bytes, sprintf 'at once, an endpoint takes little memory: %d bytes', $at_once);
+ok(wait_sql($node, "SELECT count(*) = $n + 2 FROM $newest WHERE shared IS NOT NULL"), "$n idle endpoints follow a shared position");
 takes_little('when they are created');
 
 # Endpoints that are idle begin to follow it a second later, together.  So when
