@@ -1,4 +1,4 @@
-# An endpoint that is made while nothing is emitted gets the events from its start on, and none before.
+# An endpoint that was just made gets the events from its start on, and none before.
 # It rests at once.  Its start and the place of the head may see different transactions.
 use strict;
 use warnings;
