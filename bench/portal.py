@@ -43,7 +43,7 @@ CALLS = [
     ("portal_retry() of all that failed", "SELECT outbox.portal_retry('t{t}', 'e{t}')"),
     ("portal_replay()", "SELECT outbox.portal_replay('t{t}', 'e{t}', now() - interval '1 h', now())"),
     ("portal_replays()", "SELECT outbox.portal_replays('t{t}', 'e{t}')"),
-    ("portal_cancel_replay()", "SELECT outbox.portal_cancel_replay('t{t}', 'e{t}', max(r.replay_id))"
+    ("portal_cancel_replay()", "SELECT outbox.portal_cancel_replay('t{t}', 'e{t}', outbox.portal_cipher(max(r.replay_id), 26, false))"
      " FROM outbox.replays r JOIN outbox.endpoint_settings s USING (endpoint_id) WHERE s.name = 'e{t}'"),
     ("portal_drop_endpoint()", "SELECT outbox.portal_drop_endpoint('t{t}', 'e{t}', discard => true)"),
 ]

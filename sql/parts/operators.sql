@@ -147,7 +147,7 @@ BEGIN
         FROM outbox.endpoint_settings s WHERE s.endpoint_id = id;
         PERFORM outbox.wake_workers();
     ELSIF NOT EXISTS (SELECT 1 FROM outbox.replays r WHERE r.replay_id = replay AND r.endpoint_id = id) THEN
-        RAISE EXCEPTION 'endpoint "%" has no replay %', endpoint, COALESCE(replay::text, 'NULL')
+        RAISE EXCEPTION 'endpoint "%" has no replay of this number', endpoint
             USING ERRCODE = 'undefined_object', COLUMN = 'replay', HINT = 'Use the number of a replay that is listed.';
     ELSE
         RETURN false;

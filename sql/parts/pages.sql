@@ -253,7 +253,7 @@ BEGIN
     SELECT * INTO page FROM outbox.page_rows(event, endpoints, NULL, start, page_size, NULL, NULL, NULL);
     WHILE shown < page_size AND done < cardinality(page.seqs) LOOP
         RETURN QUERY
-        SELECT l.event_id, l.seq, s.name, s.tenant, l.attempt, l.started_at, l.duration_ms::float8,
+        SELECT l.event_id, l.seq, s.name, s.tenant, l.attempt, l.started_at, l.duration_ms::numeric::float8,
                l.status_code::int4, l.error, l.response_body, concat(c.seq, ':', c.id, ':', x.at)
         FROM unnest(page.seqs[done + 1:done + part], page.ids[done + 1:done + part]) WITH ORDINALITY c (seq, id, number)
         JOIN outbox.endpoint_settings s ON s.endpoint_id = c.id

@@ -164,7 +164,10 @@ CREATE FUNCTION outbox.portal_spend_challenges(tenant text, name text) RETURNS v
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$
 BEGIN
-    PERFORM outbox.portal_spend(portal_spend_challenges.tenant, 9) FROM outbox.endpoint_settings e
+    -- Not more than the tenant has in an hour: else no endpoint could be created with fewer.
+    PERFORM outbox.portal_spend(portal_spend_challenges.tenant,
+                                LEAST(9, (outbox.portal_limits(portal_spend_challenges.tenant) ->> 'max_calls')::int4 - 1))
+    FROM outbox.endpoint_settings e
     WHERE e.name = portal_spend_challenges.name AND e.challenge IS NOT NULL AND e.verified_at IS NULL;
 END $$;
 COMMENT ON FUNCTION outbox.portal_spend_challenges IS
@@ -535,16 +538,40 @@ COMMENT ON FUNCTION outbox.portal_rotate_secret IS
 -- Deliveries of a tenant
 ------------------------------------------------------------------------
 
--- The numbers of a cursor count the events and endpoints of all tenants.  So a customer gets
--- them enciphered: a Feistel network of four rounds, with SHA-256 of the log's epoch.
+-- The numbers of a cursor count the events and endpoints of all tenants, and that of a replay counts
+-- their replays.  So a customer gets them enciphered: a Feistel network of four rounds, with SHA-256
+-- of the log's epoch.
+CREATE FUNCTION outbox.portal_cipher(number int8, bits int4, opens bool) RETURNS int8
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    mask CONSTANT int8 := (1::int8 << bits) - 1;
+    high int8 := (number >> bits) & mask;
+    low int8 := number & mask;
+    kept int8;
+    mixed int8;
+BEGIN
+    FOR round IN 1 .. 4 LOOP
+        kept := CASE WHEN opens THEN high ELSE low END;
+        mixed := ('x' || left(encode(sha256(convert_to(concat_ws(' ', 'cursor', outbox.current_epoch(),
+            CASE WHEN opens THEN 5 - round ELSE round END, kept), 'UTF8')), 'hex'), 8))::bit(32)::int8 & mask;
+        IF opens THEN
+            high := low # mixed;
+            low := kept;
+        ELSE
+            low := high # mixed;
+            high := kept;
+        END IF;
+    END LOOP;
+    RETURN (high << bits) | low;
+END $$;
+COMMENT ON FUNCTION outbox.portal_cipher IS 'A number of twice so many bits as a customer gets it, or (opens) as it is';
+
 CREATE FUNCTION outbox.portal_cursor(cursor text, opens bool) RETURNS text
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     parts int8[];
-    high int8;
-    low int8;
-    kept int8;
 BEGIN
     IF cursor IS NULL THEN
         RETURN NULL;
@@ -555,21 +582,7 @@ BEGIN
                                         ('x' || split_part(cursor, '-', 2))::bit(64)::int8, split_part(cursor, '-', 3)::int8]
                   ELSE string_to_array(cursor, ':')::int8[] END;
     FOR part IN 1 .. 2 LOOP
-        high := (parts[part] >> 32) & 4294967295;
-        low := parts[part] & 4294967295;
-        FOR round IN 1 .. 4 LOOP
-            kept := CASE WHEN opens THEN high ELSE low END;
-            IF opens THEN
-                high := low # ('x' || left(encode(sha256(convert_to(
-                    concat_ws(' ', 'cursor', outbox.current_epoch(), 5 - round, kept), 'UTF8')), 'hex'), 8))::bit(32)::int8 & 4294967295;
-                low := kept;
-            ELSE
-                low := high # ('x' || left(encode(sha256(convert_to(
-                    concat_ws(' ', 'cursor', outbox.current_epoch(), round, kept), 'UTF8')), 'hex'), 8))::bit(32)::int8 & 4294967295;
-                high := kept;
-            END IF;
-        END LOOP;
-        parts[part] := (high << 32) | low;
+        parts[part] := outbox.portal_cipher(parts[part], 32, opens);
     END LOOP;
     RETURN CASE WHEN opens THEN array_to_string(parts, ':')
                 ELSE concat(lpad(to_hex(parts[1]), 16, '0'), '-', lpad(to_hex(parts[2]), 16, '0'), '-', parts[3]) END;
@@ -688,7 +701,8 @@ DECLARE
 BEGIN
     PERFORM outbox.check_portal(NULL, topics);
     n := outbox.start_replay(endpoint, from_time, to_time, topics, CASE WHEN s.filter IS NULL THEN 10000 ELSE 1000 END);
-    RETURN jsonb_build_object('replay_id', CASE WHEN n IS DISTINCT FROM 0 THEN currval('outbox.replays_replay_id_seq') END, 'expected', n);
+    RETURN jsonb_build_object('expected', n, 'replay_id', CASE WHEN n IS DISTINCT FROM 0 THEN
+        outbox.portal_cipher(currval('outbox.replays_replay_id_seq'), 26, false) END);
 END $$;
 COMMENT ON FUNCTION outbox.portal_replay IS
 'Sends events that were emitted between two times to an endpoint of a tenant again, and returns the replay, and how '
@@ -703,8 +717,8 @@ DECLARE
 BEGIN
     PERFORM outbox.require_own(tenant, endpoint, endpoint IS NOT NULL);
     RETURN QUERY
-    SELECT jsonb_build_object('replay_id', r.replay_id, 'endpoint', endpoint, 'topics', r.topics, 'from_time', r.from_time,
-                              'to_time', r.to_time, 'events', r.events, 'started_at', r.started_at,
+    SELECT jsonb_build_object('replay_id', outbox.portal_cipher(r.replay_id, 26, false), 'endpoint', endpoint,
+                              'topics', r.topics, 'from_time', r.from_time, 'to_time', r.to_time, 'events', r.events, 'started_at', r.started_at,
                               'finished_at', r.finished_at, 'cancelled', r.cancelled)
     FROM outbox.replays r WHERE r.endpoint_id = id ORDER BY r.replay_id DESC LIMIT 100;
 END $$;
@@ -716,7 +730,7 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM outbox.portal_own(tenant, endpoint);
-    RETURN jsonb_build_object('cancelled', outbox.cancel_replay(endpoint, replay));
+    RETURN jsonb_build_object('cancelled', outbox.cancel_replay(endpoint, outbox.portal_cipher(replay, 26, true)));
 END $$;
 COMMENT ON FUNCTION outbox.portal_cancel_replay IS
 'Ends a replay of an endpoint of a tenant where it is, and says whether it had not ended';

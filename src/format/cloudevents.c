@@ -18,6 +18,7 @@
 
 #include "base/compat.h"
 #include "base/encoding.h"
+#include "base/names.h"
 #include "base/settings.h"
 #include "format/cloudevents.h"
 
@@ -77,7 +78,7 @@ is_extension(const char *name, int len)
 										"data",		   "datacontenttype",
 										"dataschema",  "partitionkey",
 										"sequence",	   "outboxtenant",
-										NULL};
+										"outboxtest",  NULL};
 
 	if (len == 0 || len > MAX_NAME)
 		return false;
@@ -101,8 +102,8 @@ set(Attribute *a, const char *name, const char *value, size_t len, bool ascii)
 }
 
 /*
- * Adds the headers of the event that can be extensions.  An empty value is left out,
- * and so is trace context that is not valid.
+ * Adds the headers of the event that can be extensions, and the mark of a test.  An empty
+ * value is left out, and so is trace context that is not valid.
  */
 static Attribute *
 set_extensions(Attribute *a, Jsonb *headers)
@@ -122,8 +123,12 @@ set_extensions(Attribute *a, Jsonb *headers)
 
 		if (token == WJB_KEY)
 		{
-			fits = is_extension(s, len);
-			if (fits)
+			bool is_test = outbox_header_name_is(s, len, "outbox-test");
+
+			fits = is_test || is_extension(s, len);
+			if (is_test)
+				strlcpy(name, "outboxtest", sizeof(name));
+			else if (fits)
 			{
 				memcpy(name, s, len);
 				name[len] = '\0';

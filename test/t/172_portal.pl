@@ -136,7 +136,11 @@ SELECT outbox.portal_cancel_replay('acme', '$name{acme}', :replay) -> 'cancelled
 COMMIT;
 SQL
 $replay = decode_json((split /\n/, portal("SELECT outbox.portal_replays('acme', '$name{acme}')"))[0]);
-ok(wait_sql($node, "SELECT cancelled AND finished_at IS NOT NULL FROM outbox.replay_progress WHERE replay_id = $replay->{replay_id}"), 'and stays so');
+ok(wait_sql($node, 'SELECT cancelled AND finished_at IS NOT NULL FROM outbox.replay_progress ORDER BY replay_id DESC LIMIT 1'), 'and stays so');
+my @replays = map { decode_json($_)->{replay_id} } split /\n/, portal("SELECT outbox.portal_replays('acme', '$name{acme}')");
+is(scalar(grep { my $id = $_; $id < 10000 || $id >= 2**52 || grep { $id != $_ && abs($id - $_) < 10000 } @replays } @replays), 0,
+	'their numbers are such as JavaScript can hold, and do not count the replays of all tenants');
+unlike(says("SELECT outbox.portal_cancel_replay('acme', '$name{acme}', $_)"), qr/replay.*\d/, "nor does the error for $_") foreach 1, -1, 9223372036854775807, $replays[0] + 1;
 like(says("SELECT outbox.portal_cancel_replay('globex', '$name{globex}', $replay->{replay_id})"), qr/42704: endpoint "\Q$name{globex}\E" has no replay/, 'by its tenant alone');
 portal("SELECT outbox.portal_resume_endpoint('acme', '$name{acme}')");
 ok(wait_settled($node), 'settled');

@@ -12,7 +12,7 @@ use Test::More;
 my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, kafka, aws'\n");
 $node->safe_psql('postgres', $_) foreach documented_roles();
 my @options = qw(url topics filter format headers ordering on_exhausted max_in_flight rate_limit timeout connect_timeout
-  max_attempts max_age backoff_base backoff_max batch_size batch_wait disable_after label metadata);
+  max_attempts max_age backoff_base backoff_max batch_size batch_wait disable_after label metadata config credentials);
 my $event = $node->safe_psql('postgres', <<"SQL");
 CREATE EXTENSION inbox;
 SELECT outbox.create_endpoint('theirs', 'https://a.example/', topics => '{none}', tenant => 'them') \\g /dev/null
@@ -51,6 +51,12 @@ my %odd = (
 	jsonb => [ map { "'$_'" } @json ],
 	json => [ map { "'$_'" } @json, '1e400', '"\u0000"' ]);
 
+my %inside = (
+	config => [ qw(signature signature_header id_header timestamp_header type_header signed signature_value signature_next signature_hash
+		  signature_encoding signature_key outbox_headers user_agent method query http_version payload payload_missing token_url client_id scope
+		  audience token_auth), '' ],
+	credentials => [ qw(username password token client_secret client_certificate client_key ca_certificate), '' ]);
+
 my @calls;    # [ role or '', what, statement ]
 my %callable;
 foreach my $row (split /\n/, $node->safe_psql('postgres', <<'SQL'))
@@ -80,6 +86,13 @@ SQL
 			foreach my $option (@options, 'secret', '')
 			{
 				push @values, map { qq('{"$option": $_}') } @json;
+			}
+			foreach my $option (sort keys %inside)
+			{
+				foreach my $key (@{ $inside{$option} })
+				{
+					push @values, map { qq('{"$option": {"$key": $_}}') } @json;
+				}
 			}
 		}
 		foreach my $value (@values)

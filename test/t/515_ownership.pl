@@ -182,6 +182,13 @@ is($made, 3, 'so a tenant has few strangers asked');
 like(error(q[SELECT outbox.portal_alter_endpoint('flood', 'flood.1', '{"url": "https://victim.example/"}')]), qr/35 times/, 'by another URL neither');
 like(error(q[SELECT outbox.portal_resume_endpoint('flood', 'flood.1')]), qr/35 times/, 'nor by going on');
 wait_until { 3 == grep { asked("/ok/flood$_") } 1 .. 3 } 'each of these is asked';
+# With fewer calls than a challenge stands for, one endpoint in an hour
+foreach my $most (9, 1)
+{
+	ask("SELECT outbox.set_portal_limits('few$most', max_calls => $most)");
+	is(portal("create_endpoint('few$most', '" . $receiver->url("/ok/few$most") . "')")->{state}, 'unverified', "$most calls in an hour: one endpoint");
+	like(error("SELECT outbox.portal_create_endpoint('few$most', '" . $receiver->url("/ok/few$most") . "')"), qr/something $most times in an hour/, "$most calls in an hour: and no more");
+}
 ask(q[SELECT outbox.set_portal_limits(challenge => 'none')]);
 is(portal(q[create_endpoint('beta', 'https://beta.example/')])->{state}, 'active', 'where the operator asks for no proof, none is needed');
 
