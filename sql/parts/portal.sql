@@ -593,6 +593,7 @@ CREATE FUNCTION outbox.portal_deliveries(tenant text, endpoint text DEFAULT NULL
     before text DEFAULT NULL, page_size int4 DEFAULT 20, topics text[] DEFAULT NULL,
     from_time timestamptz DEFAULT NULL, to_time timestamptz DEFAULT NULL, event uuid DEFAULT NULL) RETURNS jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET "TimeZone" = 'UTC' SET jit = off
+SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_variable
 DECLARE

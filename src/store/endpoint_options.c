@@ -31,6 +31,11 @@
 #define CONFIG_MAX 1024						  /* bytes of a value */
 #define CREDENTIAL_MAX OUTBOX_SECRET_FILE_MAX /* the same */
 
+/* The argument that is wrong, for a web application to show beside it */
+#define INVALID(argument) \
+	errcode(ERRCODE_INVALID_PARAMETER_VALUE), \
+		err_generic_string(PG_DIAG_COLUMN_NAME, argument)
+
 /* Entries of config that are not the transport's: the template of the payload. */
 #define SHAPE "payload"
 #define SHAPE_NEEDS "payload_missing"
@@ -225,12 +230,11 @@ check_object(Jsonb *jb, const char *what, const char *example)
 {
 	if (!JB_ROOT_IS_OBJECT(jb))
 		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("%s must be a JSON object", what),
+				(INVALID(what), errmsg("%s must be a JSON object", what),
 				 errhint("Write it as '%s'.", example)));
 	if (JB_ROOT_COUNT(jb) > OUTBOX_OPTIONS_MAX)
 		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				(INVALID(what),
 				 errmsg("%s has %d entries", what, (int) JB_ROOT_COUNT(jb)),
 				 errhint("No sink knows so many names. Use at most %d.",
 						 OUTBOX_OPTIONS_MAX)));
@@ -305,14 +309,14 @@ check_file(const JsonbValue *v)
 	if (problem)
 		ereport(
 			ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			(INVALID("credentials"),
 			 errmsg("a file in credentials cannot be used: %s", problem),
 			 errhint(
 				 "Name a file that is directly in outbox.secrets_directory, like '{\"password\": {\"file\": \"kafka.pw\"}}'.")));
 	if (outbox_secrets_directory[0] == '\0')
 		ereport(
 			ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			(INVALID("credentials"),
 			 errmsg("credentials name a file, and outbox.secrets_directory is not set"),
 			 errhint(
 				 "Let an administrator set outbox.secrets_directory, or pass the value itself.")));
@@ -345,7 +349,7 @@ OUTBOX_FUNCTION(outbox_credential_names_1_0, 1)
 				  v.val.string.len > CREDENTIAL_MAX))
 			ereport(
 				ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				(INVALID("credentials"),
 				 errmsg("a value in credentials is not a string of 1 to %d bytes",
 						CREDENTIAL_MAX),
 				 errhint(
@@ -369,8 +373,7 @@ check_config(Jsonb *jb, const OutboxTransport *transport)
 			name = pnstrdup(v.val.string.val, v.val.string.len);
 			if (!is_known(name, transport->config_names) && !is_known(name, shape_names))
 				ereport(ERROR,
-						(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-						 errmsg("unknown name \"%s\" in config", name),
+						(INVALID("config"), errmsg("unknown name \"%s\" in config", name),
 						 errhint("%s", known_names(transport, transport->config_names))));
 		}
 		else if (token == WJB_VALUE && strcmp(name, SHAPE) != 0)
@@ -381,8 +384,7 @@ check_config(Jsonb *jb, const OutboxTransport *transport)
 				outbox_text_problem(value, strlen(value)))
 				ereport(
 					ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("invalid value of \"%s\" in config", name),
+					(INVALID("config"), errmsg("invalid value of \"%s\" in config", name),
 					 errhint(
 						 "Use a string, a number, true or false, of at most %d bytes and without control characters.",
 						 CONFIG_MAX)));
@@ -421,8 +423,7 @@ check_credentials(ArrayType *array, const OutboxTransport *transport, int *n)
 		options[i].name = nulls[i] ? "" : TextDatumGetCString(elems[i]);
 		if (!is_known(options[i].name, transport->credential_names))
 			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 errmsg("unknown name in credentials"),
+					(INVALID("credentials"), errmsg("unknown name in credentials"),
 					 errhint("%s", known_names(transport, transport->credential_names))));
 	}
 	return options;
@@ -474,6 +475,22 @@ OUTBOX_FUNCTION(outbox_keeps_credentials_1_0, 4)
 					targets[0].transport->keeps_credentials(&targets[0], &targets[1])));
 }
 
+/* The argument that a problem is about: it may name entries of config or of credentials. */
+static const char *
+field_of(const char *problem, const OutboxTarget *target, bool has_config)
+{
+	const char *const *names = target->transport->credential_names;
+
+	if (!has_config)
+		return target->ncredentials > 0 ? "credentials" : "url";
+	for (const char *const *n = target->transport->config_names; n && *n; n++)
+		if (strstr(problem, *n))
+			return "config";
+	while (names && *names && strstr(problem, *names) == NULL)
+		names++;
+	return names && *names ? "credentials" : "config";
+}
+
 /*
  * check_options(url text, config jsonb, credentials text[]): throws an error if the
  * sink of the URL does not take these arguments.  Each may be NULL.  'credentials' has
@@ -521,7 +538,7 @@ OUTBOX_FUNCTION(outbox_check_options_1_0, 3)
 		problem = config_url_problem(&target, &hint);
 	if (problem)
 		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				(INVALID(field_of(problem, &target, config != NULL)),
 				 errmsg("the sink %s cannot have this endpoint: %s", transport->name,
 						problem),
 				 hint ? errhint("%s", hint) : 0));

@@ -64,6 +64,7 @@ is(join('|', map { "$_->{event_id} $_->{endpoint} $_->{status}" } @{ $page->{del
 is(join(' ', sort keys %{ $page->{deliveries}[0] }), 'attempts created_at delivered_at endpoint event_id key last_error last_status_code next_attempt_at reason status test topic type',
 	'which have no number that counts the events of others');
 is(join('|', map { "$_->{event_id} $_->{endpoint} $_->{status_code}" } @{ json("outbox.portal_attempts('acme')")->{attempts} }), "$event{acme} $name{acme} 200", 'its requests');
+like(portal("SELECT outbox.portal_attempts('acme') #>> '{attempts,0,duration_ms}'"), qr/^[\d.]{1,9}$/, 'with as many digits as are known');
 portal(qq(SELECT outbox.portal_alter_endpoint('acme', '$name{acme}', '{"topics": ["order.*", "more.*"], "rate_limit": null, "filter": "\$.n > 0"}')));
 is(portal("SELECT e ->> 'topics', e ->> 'rate_limit' IS NULL, e ->> 'filter', e #>> '{headers,x-a}' FROM outbox.portal_endpoints('acme', '$name{acme}') e"),
 	'["order.*", "more.*"]|t|($."n" > 0)|b', 'settings change, null brings a default back, and the rest stays');
