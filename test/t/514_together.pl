@@ -1,4 +1,4 @@
-# Whatever a receiver expects goes together: each value of each option was tried with each value of each other one.
+# Every two options of an endpoint go together, whatever their values are.
 # Formats, batches, signatures, headers, methods, queries, credentials, templates, filters, tenants, and tests.
 use strict;
 use warnings;
