@@ -130,7 +130,8 @@ rest(OutboxWorkerState state, const char *reason, uint64 changed, long ms)
 /*
  * Finds out which system and database the log belongs to.  A log that belongs to
  * none has nothing to deliver.  The first endpoint claims it, or this function does
- * when retention has something to forget.
+ * when retention has something to forget.  Until then it leaves its process to others that
+ * lack one.
  */
 static void
 read_origin(void)
@@ -157,6 +158,10 @@ read_origin(void)
 		outbox_txn_commit();
 		if (origin != OUTBOX_ORIGIN_NONE)
 			break;
+		if (outbox_worker_slots_lack())
+			rest(OUTBOX_WORKER_RUNNING,
+				 "it has no endpoint, and another database lacks a process", changed,
+				 Min(COPY_LOOK, outbox_retention_of_events() * 100L));
 		outbox_worker_slot_report(db, OUTBOX_WORKER_RUNNING, NULL);
 		wait_for_change(changed);
 	}
