@@ -200,6 +200,7 @@ typedef struct Round
 	TimestampTz wake_at; /* when the launcher must run again; lowered as needed */
 	int			probes;
 	bool		full;	  /* PostgreSQL has no process left */
+	bool		lacks;	  /* … and a worker that does not rest got none */
 	bool		unserved; /* … and a database has no worker at all */
 	bool		serve[OUTBOX_MAX_DATABASES];
 } Round;
@@ -212,10 +213,11 @@ start_worker_if_due(Round *r, int i, int w)
 
 	TimestampTz due = db->workers[w].next_start_at;
 	TimestampTz until;
+	bool		rests = outbox_worker_rests(i, w, &until);
 
 	if (outbox_has_process(i, w))
 		return;
-	if (outbox_worker_rests(i, w, &until))
+	if (rests)
 		due = Max(due, until);
 	if (due > r->now)
 	{
@@ -231,11 +233,16 @@ start_worker_if_due(Round *r, int i, int w)
 	}
 	if (!r->full)
 	{
-		/* The first database that got no process is served first in the next pass. */
 		r->full = true;
-		first_slot = i;
 		no_room_until = TimestampTzPlusMilliseconds(r->now, NO_ROOM_DELAY);
 	}
+	if (rests)
+		return; /* it would only look again */
+
+	/* The first database that got no process is served first in the next pass. */
+	if (!r->lacks)
+		first_slot = i;
+	r->lacks = true;
 	r->unserved = r->unserved || outbox_count_processes(i) == 0;
 	note_no_process_left(i, w);
 }

@@ -213,14 +213,19 @@ state_name(OutboxWorkerState state)
 
 /*
  * Returns the state for views: a process that only looks whether it still rests changes
- * nothing.
+ * nothing.  A database that got an endpoint while it rested may lack a process.
  */
 static OutboxWorkerState
 shown_state(const OutboxWorker *worker)
 {
-	return worker->state == OUTBOX_WORKER_NONE ||
-			worker->state == OUTBOX_WORKER_STARTING ?
-		(worker->rests != OUTBOX_WORKER_NONE ? worker->rests : worker->state) :
+	bool rests = worker->rests != OUTBOX_WORKER_NONE &&
+		!(worker->rests == OUTBOX_WORKER_RUNNING &&
+		  worker->absence == OUTBOX_ABSENCE_NO_ROOM);
+
+	return rests &&
+			(worker->state == OUTBOX_WORKER_NONE ||
+			 worker->state == OUTBOX_WORKER_STARTING) ?
+		worker->rests :
 		worker->state;
 }
 
