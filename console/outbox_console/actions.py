@@ -101,7 +101,7 @@ def page(endpoint):
 
 async def stats(session, endpoint):
     """The row of outbox.stats, or Refused."""
-    answer = await session.read("SELECT * FROM outbox.stats WHERE endpoint = %s", endpoint)
+    answer = await session.read("SELECT *, now() AS asked_at FROM outbox.stats WHERE endpoint = %s", endpoint)
     if answer.problem:
         raise Refused(answer.problem)
     if not answer.row:
@@ -285,8 +285,7 @@ SELECT count(*) AS n FROM (
 async def replay(session, form):
     """Sends all events of a time again."""
     name = form.need("endpoint")
-    await stats(session, name)
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = (await stats(session, name))["asked_at"]
     plan = Plan("Replay events to %s" % name, ["Events that were emitted between two times are sent to %s again, delivered or not." % name],
                 "Replay", page(name), ready=bool(form.get("from")),
                 fields=[Field("from", "From (UTC)", form.get("from", (now - datetime.timedelta(hours=2)).strftime("%Y-%m-%d %H:%M"))),
@@ -346,7 +345,7 @@ async def seek(session, form):
     if plan.ready:
         at = form.time("to")
         found = (await session.read(COUNT_SEEK, at, NEWEST, at, NEWEST, name)).row
-        oldest = row["oldest_pending_age"] and datetime.datetime.now(datetime.timezone.utc) - row["oldest_pending_age"]
+        oldest = row["oldest_pending_age"] and row["asked_at"] - row["oldest_pending_age"]
         plan.will = ["Everything for %s that was emitted from %s UTC on is sent, once more where it was sent before." % (
             name, at.astimezone(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M:%S")),
             "Of the newest %s events, these are %s. There are more." % (words.number(NEWEST), count(found["n"], "delivery", "deliveries"))
@@ -369,9 +368,11 @@ SETTINGS = {    # name: (label, hint, whether an empty field brings the default 
     "max_attempts": ("Attempts", "after which a delivery is dead; empty: no limit", True),
     "max_age": ("Age", "after which a failing delivery is dead", True),
     "backoff_max": ("Longest wait", "between two attempts", True),
+    "ordering": ("Order", "key: events of one key one after the other; strict: all of them; none: faster", True),
     "on_exhausted": ("A dead event", "skip: the next of its key is sent; block: the key waits", True),
     "disable_after": ("Disable after", "time of nothing but failures; empty: never", True),
 }
+CHOICES = {"ordering": ("key", "strict", "none"), "on_exhausted": ("skip", "block")}
 HEADERS = Field("headers", "Headers", "", 'empty: as they are; or all of them anew, like {"Authorization": "Bearer …"}')
 TYPES = {"topics": "text[]", "filter": "jsonpath", "max_in_flight": "int4", "rate_limit": "float4", "timeout": "interval",
          "max_attempts": "int4", "max_age": "interval", "backoff_max": "interval", "disable_after": "interval"}
@@ -395,7 +396,7 @@ async def settings_of(session, name):
 def inputs(now):
     """Fields for settings, filled in with what they are."""
     return [Field(s, label, now[s] or "", hint,
-                  *(("select", ("skip", "block")) if s == "on_exhausted" else ()))
+                  *(("select", CHOICES[s]) if s in CHOICES else ()))
             for s, (label, hint, _) in SETTINGS.items()]
 
 

@@ -37,7 +37,7 @@ class Answer:
     """The rows of a question, or the reason why there are none."""
 
     def __init__(self, rows=(), problem=None):
-        self.rows, self.problem, self.at, self.counting = list(rows), problem, None, False
+        self.rows, self.problem, self.at, self.counting, self.more = list(rows), problem, None, False, False
 
     @property
     def row(self):
@@ -145,7 +145,7 @@ class Database:
         try:
             async with asyncio.timeout(self.read_timeout + 1):
                 connection = await psycopg.AsyncConnection.connect(
-                    self.conninfo, autocommit=True, row_factory=dict_row, connect_timeout=3,
+                    self.conninfo, autocommit=True, row_factory=dict_row, connect_timeout=3, client_encoding="utf8",
                     application_name="outbox-console")
                 await connection.execute(
                     "SELECT set_config('default_transaction_read_only', 'on', false),"

@@ -3,6 +3,7 @@
 Each function takes a Session and the fields of the address, and returns what its template needs.
 """
 
+import collections
 import copy
 import datetime
 import json
@@ -14,14 +15,10 @@ from .database import Answer
 
 PAGE = 50
 FEW = 20
+MANY = 500          # endpoints whose tenants a search looks at
 NEWEST = 50000      # events that a search without an index looks at
 COUNTED = 2000      # of the newest dead letters, those that are counted by reason, and among which one reason is looked for
 SHOWN = 20000       # bytes of a payload on a page
-
-
-def now():
-    """The present time in UTC."""
-    return datetime.datetime.now(datetime.timezone.utc)
 
 
 def whole(text):
@@ -35,13 +32,15 @@ def limit(rows, n=PAGE):
 
 
 async def figures(session, endpoint=None, tenant=None):
-    """Charts of the last six hours."""
-    answer = await session.read("SELECT f FROM outbox.figures(%s, %s, '5 min', now() - interval '6 hours') f", endpoint, tenant)
+    """Charts of the last six hours, by the clock of the database."""
+    answer = await session.read("SELECT n.now, f FROM (SELECT now()) n LEFT JOIN outbox.figures(%s, %s, '5 min', now() - interval '6 hours') f"
+                                " ON true", endpoint, tenant)
     if answer.problem:
         return answer
     step = datetime.timedelta(minutes=5)
-    kept = {datetime.datetime.fromisoformat(r["f"]["at"]): r["f"] for r in answer.rows}
-    last = now().replace(minute=now().minute // 5 * 5, second=0, microsecond=0) - step
+    kept = {datetime.datetime.fromisoformat(r["f"]["at"]): r["f"] for r in answer.rows if r["f"]}
+    now = answer.row["now"]
+    last = now.replace(minute=now.minute // 5 * 5, second=0, microsecond=0) - step
     times = [last - step * n for n in range(71, -1, -1)]
 
     def column(name, empty, factor=1.0):
@@ -284,10 +283,23 @@ SELECT s.id, s.created_at, s.deliver_at, s.topic, s.key, s.tenant FROM (SELECT *
 WHERE s.key = %s OR s.topic = %s OR s.tenant = %s ORDER BY s.deliver_at LIMIT %s"""
 
 
+async def tenants_like(session, asked, part):
+    """Tenants of this name: the one that has it first, each with its number of endpoints, where that is known."""
+    answer = await session.read("(SELECT tenant FROM outbox.stats WHERE tenant = %s LIMIT %s) UNION ALL"
+                                " (SELECT tenant FROM outbox.stats WHERE tenant ILIKE %s AND tenant <> %s ORDER BY tenant LIMIT %s)",
+                                asked, MANY, part, asked, MANY)
+    counted = collections.Counter(r["tenant"] for r in answer.rows)
+    for tenant in {asked, answer.rows[-1]["tenant"]} & set(counted) if len(answer.rows) >= MANY else ():
+        counted[tenant] = None
+    answer.more = len(answer.rows) >= MANY or len(counted) > FEW
+    answer.rows = [{"tenant": t, "endpoints": n} for t, n in list(counted.items())[:FEW]]
+    return answer
+
+
 async def search(session, q):
     """Endpoints and tenants of this name, and the newest events with this key, topic or tenant."""
     asked = q.get("q")
-    context = {"asked": asked, "endpoints": Answer(), "events": Answer(), "tenants": Answer(), "last": None, "go": None, "where": Answer(), "later": Answer(), "places": {}, "newest": NEWEST}
+    context = {"asked": asked, "endpoints": Answer(), "events": Answer(), "tenants": Answer(), "last": None, "go": None, "where": Answer(), "later": Answer(), "places": {}, "newest": NEWEST, "more_endpoints": False}
     if not asked:
         return context
     try:
@@ -296,9 +308,10 @@ async def search(session, q):
     except Refused:
         pass
     part = "%" + asked.replace("\\", "").replace("%", "\\%").replace("_", "\\_") + "%"
-    context["endpoints"] = await session.read("SELECT * FROM outbox.stats WHERE endpoint ILIKE %s ORDER BY endpoint LIMIT 20", part)
-    context["tenants"] = await session.read("SELECT tenant, count(*) AS endpoints FROM (SELECT tenant FROM outbox.stats"
-                                            " WHERE tenant ILIKE %s ORDER BY tenant LIMIT 500) s GROUP BY 1 ORDER BY 1 LIMIT 20", part)
+    found = await session.read("(SELECT * FROM outbox.stats WHERE endpoint = %s) UNION ALL"
+                               " (SELECT * FROM outbox.stats WHERE endpoint ILIKE %s AND endpoint <> %s ORDER BY endpoint LIMIT %s)", asked, part, asked, FEW + 1)
+    found.rows, context["more_endpoints"] = limit(found.rows, FEW)
+    context["endpoints"], context["tenants"] = found, await tenants_like(session, asked, part)
     events = await session.read(SEARCH, whole(q.get("before")) or 2**63 - 1, NEWEST, asked, asked, asked, PAGE)
     last = [r for r in events.rows if not r["found"]]
     events.rows = [r for r in events.rows if r["found"]]

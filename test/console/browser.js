@@ -134,6 +134,11 @@ const steps = {
 
     await until(() => stat("crm", "dead") === "3", "three deliveries have died");
     await behave("/status/422/crm", "/ok");
+    await page.goto(BASE + "/dead?endpoint=crm");
+    await page.getByLabel("Topics").fill("crm.*");
+    await page.getByLabel("Since (UTC)").fill("2020-01-01 00:00");
+    await page.getByRole("button", { name: "Retry", exact: true }).click();
+    await shows(page, /with the topics crm\.\* since 2020-01-01 00:00 UTC[^]*These are 3 deliveries/, "dead letters by a filter are a plan, too");
     await page.goto(BASE + "/dead");
     const picks = page.locator("input[name=pick]");
     check(await picks.count() === 3, "three dead letters can be chosen", await picks.count());
@@ -182,12 +187,13 @@ const steps = {
     await page.getByRole("link", { name: "Change", exact: true }).click();
     await page.getByLabel("URL").fill(`${process.env.RECEIVER}/ok/moved`);
     await page.getByLabel("Requests per second").fill("500");
+    await page.getByLabel("Order", { exact: false }).selectOption("none");
     await page.getByRole("button", { name: "Go on" }).click();
     await shows(page, /URL: .* becomes .*moved/, "a change says what it changes");
     await page.getByRole("button", { name: "Change" }).click();
     const moved = emit("crm.changed", { order: 6 }, ", key => 'moved'");
     await until(() => arrived(moved).some(r => r.path === "/ok/moved"), "the next event arrives at the new URL");
-    check(sql("SELECT rate_limit FROM outbox.endpoints WHERE name = 'crm'") === "500", "the other setting is changed, too");
+    check(sql("SELECT rate_limit, ordering FROM outbox.endpoints WHERE name = 'crm'") === "500|none", "the other settings are changed, too");
     await at("crm");
     await page.getByRole("link", { name: "Change", exact: true }).click();
     await page.getByLabel("Headers").fill('{"x-token": "t0ken"}');
