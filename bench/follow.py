@@ -12,7 +12,7 @@ from report import median, text
 
 SECTION = "Following a source"
 EVENTS = (100000, 2000)
-SECONDS = (5, 2)
+SECONDS = (3, 2)
 
 # The columns and indexes of an event
 PLAIN = """CREATE TABLE plain (id uuid, seq int8 NOT NULL DEFAULT nextval('plain_seq'), xid xid8 NOT NULL DEFAULT pg_current_xact_id(),
@@ -91,7 +91,7 @@ def to_receiver(bench, shop, follower):
         receiver = Receiver(bench.machine, record=True)
         follower.create_endpoint("latency", receiver.url(), ", topics => '{bench.latency}'")
         follower.settle(0.5)
-        seconds = bench.scale(30, 5)
+        seconds = bench.scale(10, 5)
         out = run_emitter(bench, types.SimpleNamespace(conninfo=lambda: shop), 1000, seconds, EMIT)
         follower.wait_delivered("latency", 1000 * seconds)
         follower.drop_endpoint("latency")
@@ -113,8 +113,8 @@ def cpu(bench, source, shop, follower, at_shop):
     def delivered():
         return sum(f.sql.number("SELECT delivered FROM outbox.stats") for f in followers)
 
-    def emit(each):
-        """Emits all, in transactions of so many; the CPU of each process that sends, and of each server that follows."""
+    def emit(each, events=events):
+        """Emits so many events, in transactions of so many; the CPU of each process that sends, and of each server that follows."""
         script.write_text("SELECT count(outbox.emit('bench.cpu', '{\"n\": 1}'::jsonb, key => 'k' || i))"
                           f" FROM generate_series(1, {each}) i;\n")
         senders = [int(pid) for pid in at_shop("SELECT active_pid FROM pg_replication_slots WHERE active AND slot_name ~ '^outbox_'").split()]
@@ -133,7 +133,7 @@ def cpu(bench, source, shop, follower, at_shop):
     follower.create_endpoint("cpu", bench.nginx.url(), ", topics => '{bench.cpu}', ordering => 'none'")
     emit(100)		# the first of everything
     one = [emit(100) for _ in range(bench.repetitions)]
-    single = [emit(1) for _ in range(bench.repetitions)]
+    single = [emit(1, events // 10) for _ in range(bench.repetitions)]
     report = bench.report
     report.at_most(SECTION, "100 events a transaction: CPU of the process that sends, of each", [s[0] for s, _ in one], "µs", 5)
     report.at_most(SECTION, "single events: the same", [s[0] for s, _ in single], "µs")

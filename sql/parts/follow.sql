@@ -51,7 +51,7 @@ CREATE TABLE outbox.followed (
     asked_at     timestamptz,
     answered_at  timestamptz,
     problem      text,                   -- NULL: none
-    lost         text,                   -- slot_lost, or restored (NULL: neither)
+    lost         text,                   -- the state that it is in since (NULL: it can be followed)
     behind       int8,                   -- bytes of WAL that are not taken yet
     retained     int8,                   -- bytes of WAL that the slot retains
     room         int8                    -- bytes that it may still retain (NULL: no limit)
@@ -445,11 +445,12 @@ BEGIN
                 'SELECT ARRAY[c.before::text, c.timeline, c.seen::text, c.lsn::text, s.wal_status, s.confirmed_flush_lsn::text,'
                 ' (pg_current_wal_lsn() - s.confirmed_flush_lsn)::int8::text,'
                 ' (pg_current_wal_lsn() - s.restart_lsn)::int8::text, s.safe_wal_size::text,'
-                ' (SELECT p.oid FROM pg_publication p WHERE p.pubname = %2$L)::text]'
+                ' (SELECT p.oid FROM pg_publication p WHERE p.pubname = %2$L)::text, outbox.source_version()]'
                 ' FROM outbox.check_in(%1$L, NULL) c LEFT JOIN pg_replication_slots s ON s.slot_name = %1$L',
                 had.slot, f.publication)) r;
             lost := CASE WHEN has[10] IS NULL THEN 'publication_lost'
                          WHEN has[5] IS NULL OR has[5] = 'lost' THEN 'slot_lost'
+                         WHEN has[11] <> '1.0' THEN 'version_differs'
                          WHEN NOT outbox.same_history(had, has[1]::int8, has[2], has[10]::oid) THEN 'restored' END;
             -- The next process compares again, before it takes a row that comes behind missing ones.
             IF lost = 'publication_lost' THEN
@@ -468,6 +469,8 @@ BEGIN
                         'publication "%s" was dropped at the source; make it there with outbox.divide()',
                         f.publication)
                     WHEN 'slot_lost' THEN 'the source no longer has its replication slot; call outbox.follow() again'
+                    WHEN 'version_differs' THEN format(
+                        'its sql/source.sql has version %s, and this server knows 1.0; update the older of the two', has[11])
                     WHEN 'restored' THEN 'this server or the source was restored or promoted, or its publication made anew; it is followed anew' END,
                 behind = has[7]::int8, retained = has[8]::int8, room = has[9]::int8,
                 round = o.round + (lost IS NULL)::int4,
@@ -586,7 +589,7 @@ LEFT JOIN pg_subscription s ON s.oid = f.subscription
 LEFT JOIN pg_stat_subscription w ON w.subid = f.subscription AND w.relid IS NULL;
 COMMENT ON VIEW outbox.sources IS 'Servers whose events are delivered here, and whether their events come';
 COMMENT ON COLUMN outbox.sources.name IS 'name that `outbox.follow()` was given';
-COMMENT ON COLUMN outbox.sources.state IS '`streaming`, `disconnected`, `disabled`, `slot_lost`, `publication_lost`, `restored` or `gone`';
+COMMENT ON COLUMN outbox.sources.state IS '`streaming`, `disconnected`, `disabled`, `slot_lost`, `publication_lost`, `version_differs`, `restored` or `gone`';
 COMMENT ON COLUMN outbox.sources.reason IS 'why it does not stream, or does not answer (NULL: it does)';
 COMMENT ON COLUMN outbox.sources.followed_at IS 'when `outbox.follow()` was called';
 COMMENT ON COLUMN outbox.sources.slot IS 'its replication slot at the source';

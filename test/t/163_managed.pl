@@ -116,6 +116,16 @@ foreach my $way ("SELECT outbox.emit('order.late', '{}')", "INSERT INTO outbox.o
 	$receiver->wait_delivered(1, id => $late);
 }
 
+# --- One of both is updated before the other
+
+at_source("CREATE OR REPLACE FUNCTION outbox.source_version() RETURNS text LANGUAGE sql IMMUTABLE AS \$\$SELECT '2.0'\$\$");
+ask('SELECT outbox.keep_sources()');
+like(ask("SELECT state || ': ' || reason FROM outbox.sources"), qr/^version_differs: .* version 2\.0, .* knows 1\.0/, 'a source of another version');
+like(($follower->psql('postgres', follow()))[2], qr/has version 2\.0, and this server knows 1\.0/, 'and follow() says the same');
+at_source("CREATE OR REPLACE FUNCTION outbox.source_version() RETURNS text LANGUAGE sql IMMUTABLE AS \$\$SELECT '1.0'\$\$");
+ask('SELECT outbox.keep_sources()');
+is(ask('SELECT state FROM outbox.sources'), 'streaming', 'they are the same again');
+
 # --- Ending it, and following again: nothing twice in the log
 
 ask("SELECT outbox.unfollow('shop')");
