@@ -412,8 +412,7 @@ END $$;
 -- Where they are there, nothing waits for transactions that have emitted.
 DO $$ BEGIN
     IF to_regclass('outbox.events_xid_idx') IS NULL THEN
-        CREATE INDEX events_xid_idx ON outbox.events (xid);
-        CREATE INDEX events_seq_idx ON outbox.events (seq);
+        CREATE INDEX events_xid_idx ON outbox.events (xid, seq);
         CREATE TRIGGER check_row BEFORE INSERT ON outbox.inserted_0 FOR EACH ROW EXECUTE FUNCTION outbox.check_row();
         CREATE TRIGGER check_row BEFORE INSERT ON outbox.inserted_1 FOR EACH ROW EXECUTE FUNCTION outbox.check_row();
         CREATE TRIGGER check_row BEFORE INSERT ON outbox.inserted_2 FOR EACH ROW EXECUTE FUNCTION outbox.check_row();

@@ -82,52 +82,46 @@ $$;
 COMMENT ON FUNCTION outbox.shared_rows IS 'The condition for rows of a table that a publication has';
 
 -- In the order of the source's numbers. Earlier rows are known by the snapshot 'taken', and
--- else by their ids.
+-- else by their ids. The source first says where each page begins and ends, also in its index.
 CREATE FUNCTION outbox.copy_source(name text, conninfo text, publication text, snapshot pg_snapshot, taken pg_snapshot) RETURNS int8
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    page CONSTANT int4 := 2000;
     landing text;
     place text;
-    low text;
     which text;
+    page text[];
     n int8;
     total int8 := 0;
 BEGIN
     FOREACH landing IN ARRAY '{emitted,deferred}'::text[] LOOP
-        -- The first element of each row is its place, which is not a column here.
         place := CASE landing WHEN 'emitted' THEN 'e.seq' ELSE 'e.id' END;
         which := format('pg_visible_in_snapshot(e.xid, %L)', snapshot);
         IF taken IS NOT NULL THEN
             which := format('%s AND e.xid >= %L AND NOT pg_visible_in_snapshot(e.xid, %L)', which, pg_snapshot_xmin(taken), taken);
         END IF;
         which := which || ' AND ' || outbox.shared_rows(conninfo, publication, landing);
-        -- OFFSET 0: by the index of xid, not through all that was taken.
-        SELECT r[1] INTO low FROM outbox.ask_source(conninfo, format(
-            'SELECT ARRAY[min(s.place)::text] FROM (SELECT %s AS place FROM outbox.%I e WHERE %s ORDER BY 1 LIMIT 1 OFFSET 0) s',
-            CASE landing WHEN 'emitted' THEN 'e.seq' ELSE 'e.id::text' END, landing, which)) r;
-        CONTINUE WHEN low IS NULL;
-        n := NULL;
-        LOOP
+        FOR page IN SELECT r FROM outbox.ask_source(conninfo, format(
+            'SELECT ARRAY[(array_agg(p.place ORDER BY p.n))[1]::text, (array_agg(p.place ORDER BY p.n DESC))[1]::text,'
+            ' min(p.xid)::text, max(p.xid)::text]'
+            ' FROM (SELECT %1$s AS place, e.xid, row_number() OVER (ORDER BY %1$s) AS n FROM outbox.%2$I e WHERE %3$s) p'
+            ' GROUP BY (p.n - 1) / 2000 ORDER BY (p.n - 1) / 2000', place, landing, which)) r LOOP
             EXECUTE format(
-                'WITH page AS MATERIALIZED (SELECT r, r[1] AS place FROM outbox.ask_source($1, $2) r),'
+                'WITH page AS MATERIALIZED (SELECT r FROM outbox.ask_source($1, $2) r),'
                 ' taken AS (INSERT INTO outbox.%I'
-                ' SELECT $3, r[2], r[3], r[4], r[5], r[6], r[7], r[8], r[9], r[10], r[11], r[12], r[13], r[14] FROM page'
-                ' WHERE NOT EXISTS (SELECT FROM outbox.all_events k WHERE k.id = r[2]::uuid)'
-                ' AND NOT EXISTS (SELECT FROM outbox.scheduled k WHERE k.id = r[2]::uuid))'
-                ' SELECT count(*), (SELECT p.place FROM page p OFFSET GREATEST((SELECT count(*) FROM page) - 1, 0) LIMIT 1)'
-                ' FROM page', landing)
-            INTO n, low
+                ' SELECT $3, r[1], r[2], r[3], r[4], r[5], r[6], r[7], r[8], r[9], r[10], r[11], r[12], r[13] FROM page'
+                ' WHERE NOT EXISTS (SELECT FROM outbox.all_events k WHERE k.id = r[1]::uuid)'
+                ' AND NOT EXISTS (SELECT FROM outbox.scheduled k WHERE k.id = r[1]::uuid))'
+                ' SELECT count(*) FROM page', landing)
+            INTO n
             USING conninfo,
-                format('SELECT ARRAY[%s, e.id, e.xid, e.created_at, %s, e.topic, e.type, e.key, e.tenant, e.expires_at,'
+                format('SELECT ARRAY[e.id, e.xid, e.created_at, %s, e.topic, e.type, e.key, e.tenant, e.expires_at,'
                        ' e.headers, e.payload, e.body, e.content_type]::text[] FROM outbox.%I e'
-                       ' WHERE %s %s %L AND %s ORDER BY %s LIMIT %s',
-                       place, CASE landing WHEN 'emitted' THEN 'NULL' ELSE 'e.deliver_at' END, landing, place,
-                       CASE WHEN n IS NULL THEN '>=' ELSE '>' END, low, which, place, page),
+                       ' WHERE %s BETWEEN %L AND %L AND e.xid BETWEEN %L AND %L AND %s ORDER BY %3$s',
+                       CASE landing WHEN 'emitted' THEN 'NULL' ELSE 'e.deliver_at' END, landing, place, page[1], page[2],
+                       page[3], page[4], which),
                 name;
             total := total + n;
-            EXIT WHEN n < page;
         END LOOP;
     END LOOP;
     RETURN total;
@@ -500,7 +494,6 @@ DECLARE
     f record;
     landing text;
     which text;
-    place text;
     last text;
     n int4;
     ids uuid[];
@@ -517,17 +510,16 @@ BEGIN
                 which := outbox.shared_rows(f.subconninfo, f.publication, landing)
                     || format(' AND pg_visible_in_snapshot(e.xid, %L) AND e.tenant = %L', f.taken, f.tenant)
                     || COALESCE(' AND e.key = ' || quote_literal(f.key), '');
-                place := CASE landing WHEN 'emitted' THEN 'e.seq' ELSE 'e.id' END;
                 last := NULL;
                 LOOP
                     SELECT count(*), (array_agg(r[1]))[count(*)],
-                           array_agg(r[2]::uuid) FILTER (
-                               WHERE NOT EXISTS (SELECT FROM outbox.all_events k WHERE k.id = r[2]::uuid AND NOT k.forgotten)
-                               AND NOT EXISTS (SELECT FROM outbox.scheduled k WHERE k.id = r[2]::uuid))
+                           array_agg(r[1]::uuid) FILTER (
+                               WHERE NOT EXISTS (SELECT FROM outbox.all_events k WHERE k.id = r[1]::uuid AND NOT k.forgotten)
+                               AND NOT EXISTS (SELECT FROM outbox.scheduled k WHERE k.id = r[1]::uuid))
                     INTO n, last, ids
                     FROM outbox.ask_source(f.subconninfo, format(
-                        'SELECT ARRAY[%1$s, e.id]::text[] FROM outbox.%2$I e WHERE %3$s %4$s ORDER BY %1$s LIMIT %5$s',
-                        place, landing, which, COALESCE(format('AND %s > ', place) || quote_literal(last), ''), page)) r;
+                        'SELECT ARRAY[e.id]::text[] FROM outbox.%I e WHERE %s %s ORDER BY e.id LIMIT %s',
+                        landing, which, COALESCE('AND e.id > ' || quote_literal(last), ''), page)) r;
                     SELECT total + r[1]::int8 INTO total FROM outbox.ask_source(f.subconninfo, format(
                         'SELECT ARRAY[outbox.remove_events(%L)::text]', COALESCE(ids, '{}'))) r;
                     EXIT WHEN n < page;

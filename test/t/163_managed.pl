@@ -50,7 +50,15 @@ is(at_source('SELECT count(*) FROM pg_replication_slots'), 0, 'no slot is left t
 
 endpoint($follower, $receiver, 'billing', '/ok/billing', "topics => '{order.*}'");
 my $earlier = at_source("SELECT outbox.emit('order.created', '{\"n\": 0}', key => 'c7', tenant => 'acme', headers => '{\"X-A\": \"b\"}')", 'shop_app');
-is(ask(follow()), 1, 'what the source has already is taken over');
+# Several pages, and a transaction that begins before the others and ends after them
+my $around = $source->background_psql('shop', on_error_stop => 1);
+$around->query_safe("BEGIN; SELECT outbox.emit('copy.n', '0')");
+at_source("SELECT count(outbox.emit('copy.n', to_jsonb(i))) FROM generate_series(@$_) i", 'shop_app') foreach [ '1, 2500' ], [ '2501, 4999' ];
+$around->query_safe("SELECT outbox.emit('copy.n', '5000'); COMMIT");
+$around->quit;
+is(ask(follow()), 5002, 'what the source has already is taken over');
+is(ask("SELECT count(*) || ' ' || count(*) FILTER (WHERE payload::text::int <> n) FROM (SELECT payload, row_number() OVER (ORDER BY seq) - 1 AS n FROM outbox.all_events WHERE topic = 'copy.n') e"),
+	'5001 0', 'in its order');
 my @ids = ($earlier);
 $receiver->wait_delivered(1, id => $earlier);
 sub announce { my ($n) = @_; return at_source("SELECT outbox.emit('order.created', '{\"n\": $n}', key => 'c7')", 'shop_app') }
