@@ -323,6 +323,10 @@ BEGIN
                   HINT = 'Pass the name of what happened, like ''order.created''.';
     END IF;
     PERFORM outbox.check_topic(topic);
+    -- The source could not send it, and nothing behind it.
+    IF current_setting('server_encoding') <> 'UTF8' THEN
+        PERFORM convert_to(concat(type, key, tenant, headers, payload, content_type, dedup_key), 'UTF8');
+    END IF;
     IF type IS NOT NULL THEN
         PERFORM outbox.check_length('type', type, 255), outbox.check_line('type', type);
     END IF;
@@ -380,14 +384,14 @@ BEGIN
     END IF;
 END $$;
 
--- True for most events.  check_event() takes all of them, and its calls take longer: this function
--- becomes a part of the statement that calls it.
+-- True for most events in a database of UTF-8.  check_event() takes all of them, and its calls take
+-- longer: this function becomes a part of the statement that calls it.
 CREATE OR REPLACE FUNCTION outbox.is_plain(topic text, type text, key text, tenant text, headers jsonb, payload jsonb, body bytea,
     content_type text)
 RETURNS bool
-LANGUAGE sql IMMUTABLE
+LANGUAGE sql STABLE
 AS $$
-SELECT outbox.is_topic(topic) AND octet_length(topic) <= 255 AND NOT starts_with(topic, 'outbox.')
+SELECT current_setting('server_encoding') = 'UTF8' AND outbox.is_topic(topic) AND octet_length(topic) <= 255 AND NOT starts_with(topic, 'outbox.')
    AND (key IS NULL OR octet_length(key) BETWEEN 1 AND 1024)
    AND (type IS NULL OR octet_length(type) BETWEEN 1 AND 255 AND NOT outbox.has_control(type))
    AND (tenant IS NULL OR octet_length(tenant) BETWEEN 1 AND 255 AND NOT outbox.has_control(tenant))

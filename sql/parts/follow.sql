@@ -71,6 +71,10 @@ CREATE FUNCTION outbox.ask_source(conninfo text, query text) RETURNS SETOF text[
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_ask_source_1_0';
 COMMENT ON FUNCTION outbox.ask_source IS 'The rows of a query of one column, text[], at another server (08006: it cannot be reached)';
 
+CREATE FUNCTION outbox.refuse_in_block(function text) RETURNS void
+LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_refuse_in_block_1_0';
+COMMENT ON FUNCTION outbox.refuse_in_block IS 'Refuses a call inside BEGIN and COMMIT (25001): ROLLBACK does not undo what it does at a source';
+
 -- A publication may have a share of the events only.
 CREATE FUNCTION outbox.shared_rows(conninfo text, publication text, landing text) RETURNS text
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
@@ -304,9 +308,13 @@ AS $$
 DECLARE
     query text;
     has text[];
+    version text;
     problem text;
     cure text;
 BEGIN
+    PERFORM outbox.refuse_in_block('outbox.follow()');
+    -- A second call for the same source waits, and finds that it is followed.
+    PERFORM pg_advisory_xact_lock(hashtext('outbox.follow'), hashtext(name));
     IF name IS NULL OR name !~ '^[a-z][a-z0-9_]{0,30}$' THEN
         RAISE EXCEPTION 'invalid name of a source: %', COALESCE(quote_literal(name), 'null')
             USING ERRCODE = CASE WHEN name IS NULL THEN 'null_value_not_allowed' ELSE 'invalid_parameter_value' END, COLUMN = 'name',
@@ -341,7 +349,12 @@ BEGIN
         'SELECT ARRAY[pg_postmaster_start_time()::text, current_setting(''wal_level''),'
         ' (SELECT p.proname FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace'
         '  WHERE n.nspname = ''outbox'' AND p.proname = ''source_version'')::text,'
-        ' (SELECT p.pubname FROM pg_publication p WHERE p.pubname = %L)::text,'
+        ' (SELECT p.pubname FROM pg_publication p WHERE p.pubname = %1$L)::text,'
+        ' CASE WHEN EXISTS (SELECT FROM pg_publication p WHERE p.pubname = %1$L AND p.pubinsert AND p.pubviaroot'
+        '                   AND NOT p.pubupdate AND NOT p.pubdelete AND NOT p.pubtruncate)'
+        '  THEN (SELECT string_agg(concat_ws('' '', t.tablename, t.attnames), '','' ORDER BY t.tablename)'
+        '        FROM pg_publication_tables t WHERE t.pubname = %1$L) END,'
+        ' current_setting(''server_encoding''),'
         ' CASE WHEN current_setting(''max_replication_slots'')::int4 <= (SELECT count(*) FROM pg_replication_slots) THEN ''full'' END,'
         ' (SELECT current_user FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace'
         '  WHERE n.nspname = ''outbox'' AND c.relname = ''emitted'''
@@ -360,17 +373,25 @@ BEGIN
     ELSIF has[4] IS NULL THEN
         problem := format('it has no publication "%s"', publication);
         cure := 'SELECT outbox.divide(1) makes the publication outbox there, and outbox.divide(2) makes outbox_1_of_2 and outbox_2_of_2.';
-    ELSIF has[5] IS NOT NULL THEN
+    ELSIF current_setting('server_encoding') NOT IN ('UTF8', 'SQL_ASCII', has[6]) THEN
+        problem := format('its encoding is %s, and that of this database %s', has[6], current_setting('server_encoding'));
+        cure := 'Follow from a database with the encoding UTF8.';
+    ELSIF has[7] IS NOT NULL THEN
         problem := 'it has no replication slot left';
         cure := 'Drop a slot that is not needed, or raise max_replication_slots there.';
-    ELSIF has[6] IS NOT NULL THEN
-        problem := format('role "%s" may not read its events', has[6]);
-        cure := format('Run SELECT outbox.grant_follow(%L) there.', has[6]);
+    ELSIF has[8] IS NOT NULL THEN
+        problem := format('role "%s" may not read its events', has[8]);
+        cure := format('Run SELECT outbox.grant_follow(%L) there.', has[8]);
     ELSE
-        SELECT r INTO has FROM outbox.ask_source(conninfo, 'SELECT ARRAY[outbox.source_version()]') r;
-        IF has[1] <> '1.0' THEN
-            problem := format('its sql/source.sql has version %s, and this server knows 1.0', has[1]);
+        SELECT r[1] INTO version FROM outbox.ask_source(conninfo, 'SELECT ARRAY[outbox.source_version()]') r;
+        IF version <> '1.0' THEN
+            problem := format('its sql/source.sql has version %s, and this server knows 1.0', version);
             cure := 'Update the older of the two.';
+        ELSIF has[5] IS DISTINCT FROM
+            'deferred {id,deliver_at,xid,created_at,topic,type,key,tenant,expires_at,headers,payload,body,content_type},'
+            'emitted {id,xid,created_at,topic,type,key,tenant,expires_at,headers,payload,body,content_type}' THEN
+            problem := format('its publication "%s" is not as outbox.divide() makes it', publication);
+            cure := 'Pass the name of one that SELECT outbox.divide(1) there returns.';
         END IF;
     END IF;
     IF problem IS NOT NULL THEN
@@ -392,6 +413,7 @@ AS $$
 DECLARE
     f record;
 BEGIN
+    PERFORM outbox.refuse_in_block('outbox.unfollow()');
     SELECT o.slot, s.subname, s.subconninfo INTO f
     FROM outbox.followed o LEFT JOIN pg_subscription s ON s.oid = o.subscription WHERE o.name = name;
     IF NOT FOUND THEN

@@ -5,6 +5,7 @@
  */
 #include "base/outbox.h"
 
+#include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "executor/tuptable.h"
 #include "fmgr.h"
@@ -110,4 +111,21 @@ OUTBOX_FUNCTION(outbox_ask_source_1_0, 2)
 	}
 	PG_END_TRY();
 	return (Datum) 0;
+}
+
+/*
+ * refuse_in_block(function text): throws inside BEGIN and COMMIT.  A slot that was made at
+ * a source stays there after ROLLBACK, and one that was dropped does not come back.
+ */
+OUTBOX_FUNCTION(outbox_refuse_in_block_1_0, 1)
+{
+	if (IsTransactionBlock())
+		ereport(ERROR,
+				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+				 errmsg("%s cannot run inside a transaction block",
+						PG_ARGISNULL(0) ? "it" : text_to_cstring(PG_GETARG_TEXT_PP(0))),
+				 errhint(
+					 "Call it outside BEGIN and COMMIT: ROLLBACK does not undo what it "
+					 "does at the source.")));
+	PG_RETURN_VOID();
 }

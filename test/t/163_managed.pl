@@ -81,6 +81,7 @@ at_source("BEGIN; SELECT outbox.emit('order.large', to_jsonb(repeat('x', 2000)))
 push @ids, announce(5);
 $receiver->wait_delivered(1, id => $ids[-1]);
 is(ask("SELECT source || ' ' || (event ->> 'topic') FROM outbox.refused_events WHERE error ~ 'too large'"), 'shop order.large', 'set aside, with the reason');
+is(ask("SELECT count(*) FROM outbox.set_aside WHERE error ~ 'too large'"), 1, 'outbox.set_aside has it');
 is(ask("SELECT count(*) FROM outbox.all_events WHERE topic = 'order.beside'"), 1, 'the good event of the same transaction is taken');
 
 # --- While the follower is away, the source goes on
@@ -149,6 +150,7 @@ is(ask("SELECT string_agg(payload ->> 'n', ' ' ORDER BY seq) FROM outbox.all_eve
 
 ask('ALTER SUBSCRIPTION outbox_shop DISABLE');
 wait_until { at_source('SELECT count(*) FROM pg_replication_slots WHERE active') == 0 } 'it is disabled';
+is(ask("SELECT state || ': ' || reason FROM outbox.sources"), 'disabled: subscription outbox_shop is disabled', 'the view says so');
 $source->safe_psql('shop', 'SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots');
 push @ids, announce(14);
 ask('SELECT outbox.keep_sources()');
