@@ -312,7 +312,6 @@ DECLARE
     problem text;
     cure text;
 BEGIN
-    PERFORM outbox.refuse_in_block('outbox.follow()');
     -- A second call for the same source waits, and finds that it is followed.
     PERFORM pg_advisory_xact_lock(hashtext('outbox.follow'), hashtext(name));
     IF name IS NULL OR name !~ '^[a-z][a-z0-9_]{0,30}$' THEN
@@ -399,6 +398,7 @@ BEGIN
             USING ERRCODE = 'object_not_in_prerequisite_state', COLUMN = 'conninfo', HINT = cure;
     END IF;
 
+    PERFORM outbox.refuse_in_block('outbox.follow()');
     RETURN outbox.take_over(name, conninfo, publication, keep, timeout, true);
 END $$;
 COMMENT ON FUNCTION outbox.follow IS
@@ -413,7 +413,6 @@ AS $$
 DECLARE
     f record;
 BEGIN
-    PERFORM outbox.refuse_in_block('outbox.unfollow()');
     SELECT o.slot, s.subname, s.subconninfo INTO f
     FROM outbox.followed o LEFT JOIN pg_subscription s ON s.oid = o.subscription WHERE o.name = name;
     IF NOT FOUND THEN
@@ -421,6 +420,7 @@ BEGIN
             USING ERRCODE = 'undefined_object', COLUMN = 'name',
                   HINT = 'outbox.sources lists those that are.';
     END IF;
+    PERFORM outbox.refuse_in_block('outbox.unfollow()');
     IF f.subname IS NOT NULL THEN
         PERFORM outbox.drop_subscription(name);
         BEGIN
