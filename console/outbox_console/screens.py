@@ -16,8 +16,8 @@ from .database import Answer
 PAGE = 50
 FEW = 20
 MANY = 500          # endpoints whose tenants a search looks at
-NEWEST = 50000      # events that a search without an index looks at
-COUNTED = 2000      # of the newest dead letters, those that are counted by reason, and among which one reason is looked for
+NEWEST = 20000      # events that a search without an index looks at
+COUNTED = 1000      # of the newest dead letters, those that are counted by reason, and among which one reason is looked for
 SHOWN = 20000       # bytes of a payload on a page
 
 
