@@ -39,6 +39,7 @@
 #include "worker/worker_start.h"
 
 #define IDLE_LOOK 10000L /* ms between two checks while it waits */
+#define LACK_LOOK 1000L	 /* the same, whether another database lacks a process */
 
 /* ms: when a process looks again at a log that belongs to another database. */
 #define COPY_LOOK 60000L
@@ -89,15 +90,17 @@ wait_ms(long ms)
 }
 
 /*
- * Waits until db->changed is not 'changed' any more, or for a tenth of
- * the retention, at most IDLE_LOOK.
+ * Waits until db->changed is not 'changed' any more, until another database lacks a
+ * process, or for a tenth of the retention, at most IDLE_LOOK.
  */
 static void
 wait_for_change(uint64 changed)
 {
-	wait_ms(pg_atomic_read_u64(&db->changed) != changed ?
-				0 :
-				Min(IDLE_LOOK, outbox_retention_of_events() * 100L));
+	for (long ms = Min(IDLE_LOOK, outbox_retention_of_events() * 100L);
+		 ms > 0 && pg_atomic_read_u64(&db->changed) == changed &&
+		 !outbox_worker_slots_lack();
+		 ms -= LACK_LOOK)
+		wait_ms(Min(ms, LACK_LOOK));
 }
 
 /* Begins a transaction as soon as the locks that it needs are free. */
