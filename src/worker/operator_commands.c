@@ -329,6 +329,20 @@ outbox_operator_commands_due(void)
 	return Min(retry_at, outbox_command_pass_next_time());
 }
 
+/*
+ * Counts again what is pending, if the command may have made the count wrong.  An event that
+ * was taken from the window before it was counted is now left out of the count.  And since the
+ * command was given, the endpoint may have got settings with which it does not want the event.
+ */
+static void
+count_again(Command *c)
+{
+	TransactionId settings = (TransactionId) (c->ep->config.row_version >> 32);
+
+	if (!c->ep->feed->counted || TransactionIdPrecedes(c->asked_by, settings))
+		outbox_window_count_again(c->ep, &outbox_loop.head);
+}
+
 /* After the commit.  Of the strings only 'key' is still there. */
 static void
 take_effect(Command *c)
@@ -350,12 +364,15 @@ take_effect(Command *c)
 			break;
 		case EFFECT_BURY:
 			outbox_operator_discard_dead(c->ep, c->seq, c->key, c->blocked);
+			count_again(c);
 			break;
 		case EFFECT_CANCEL_RETRY:
 			outbox_operator_cancel_retry(c->ep, c->seq, c->key);
+			count_again(c);
 			break;
 		case EFFECT_CANCEL_FOLLOWER:
 			outbox_operator_cancel_follower(c->ep, c->seq, c->key);
+			count_again(c);
 			break;
 		case EFFECT_SKIP:
 			outbox_operator_skip(c->ep, c->seq,
@@ -363,6 +380,7 @@ take_effect(Command *c)
 														  &outbox_loop.head :
 														  &c->ep->feed->counter,
 													  c->xid, c->seq));
+			count_again(c);
 			break;
 		case EFFECT_DUE:
 			/* Another session made the row, so the count may have it already. */

@@ -1,0 +1,23 @@
+# Every count of deliveries agrees with what receivers saw, whatever is done to them.
+# This takes some seconds, or STEPS in make torture; SEED repeats the decisions.
+use strict;
+use warnings;
+
+use OutboxTest;
+use Test::More;
+
+my $seed = $ENV{SEED} || int time;
+my $steps = $ENV{STEPS} || 600;
+alarm $steps + 600;
+
+diag("SEED=$seed");
+foreach my $kills (0, 1)
+{
+	my $node = outbox_node("main$kills", conf => "outbox.settle_interval = '10 ms'\n");
+	my $receiver = OutboxTest::Receiver->new("main$kills");
+	my @arguments = ('--socket', $node->host, '--port', $node->port, '--receiver', $receiver->url(''), '--journal', $receiver->{journal});
+	$node->command_ok([ 'python3', "$top/test/tools/counts.py", @arguments, '--steps', $steps, '--seed', $seed, $kills ? '--kills' : () ],
+		$kills ? 'while workers end' : 'and figures');
+	$node->stop;
+}
+done_testing();
