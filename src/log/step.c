@@ -18,6 +18,7 @@
 #include "funcapi.h"
 #include "mb/pg_wchar.h"
 #include "miscadmin.h"
+#include "postmaster/interrupt.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
@@ -322,6 +323,9 @@ outbox_step_hold(OutboxStep step, int32 endpoint_id, const OutboxStepError *fail
 	TimestampTz now = GetCurrentTimestamp();
 	char		whose[64] = "";
 
+	/* The worker ends, and its next process need not wait. */
+	if (ShutdownRequestPending && failure->sqlerrcode == ERRCODE_QUERY_CANCELED)
+		return;
 	if (hold == NULL)
 		hold = add(step, endpoint_id);
 

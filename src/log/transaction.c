@@ -28,6 +28,7 @@
 #include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
+#include "utils/timeout.h"
 
 #include "base/compat.h"
 #include "base/settings.h"
@@ -52,6 +53,12 @@ static Oid					 extension_owner;
 static Oid					 role;		  /* as which this process runs */
 static char					*role_misfit; /* why the role cannot serve; NULL: it can */
 static volatile sig_atomic_t in_transaction;
+static volatile sig_atomic_t stores_at_end;
+static volatile sig_atomic_t is_over; /* the time that it has for that */
+static TimeoutId			 end_timeout;
+
+/* ms that a process has to store its outcomes, once it was asked to end. */
+#define END_MS 5000
 
 /* Current before the transaction, restored after it. */
 static MemoryContext caller_cxt;
@@ -163,9 +170,34 @@ static const char *const overrides[][2] = {
 	{"debug_print_plan", "off"},
 };
 
+/* Ends the process where it is. */
+static void
+time_is_over(void)
+{
+	is_over = true;
+	InterruptPending = true;
+	ProcDiePending = true;
+	SetLatch(MyLatch);
+}
+
+void
+outbox_session_stores_at_end(void)
+{
+	end_timeout = RegisterTimeout(USER_TIMEOUT, time_is_over);
+	stores_at_end = true;
+}
+
+void
+outbox_session_ends(void)
+{
+	if (stores_at_end && !get_timeout_active(end_timeout) && !is_over)
+		enable_timeout_after(end_timeout, END_MS);
+}
+
 /*
- * Between two transactions, the worker's loop ends by itself, after it has stored
- * outcomes.  Inside a transaction, its wait or its work is cancelled.
+ * The worker's loop ends by itself, after it has stored outcomes and figures.  Inside a
+ * transaction, its wait or its work is cancelled first.  Before there is a loop, and if it is
+ * asked a second time, the process ends there.
  */
 void
 outbox_session_sigterm(SIGNAL_ARGS)
@@ -173,12 +205,15 @@ outbox_session_sigterm(SIGNAL_ARGS)
 	int save_errno = errno;
 
 	(void) postgres_signal_arg;
-	ShutdownRequestPending = true;
 	if (in_transaction)
 	{
 		InterruptPending = true;
-		ProcDiePending = true;
+		if (stores_at_end && !ShutdownRequestPending)
+			QueryCancelPending = true;
+		else
+			ProcDiePending = true;
 	}
+	ShutdownRequestPending = true;
 	SetLatch(MyLatch);
 	errno = save_errno;
 }
@@ -323,8 +358,11 @@ leave_transaction(void)
 	MemoryContextSwitchTo(caller_cxt);
 	in_transaction = false;
 	/* A request to end that came too late for this transaction does not cancel the next one. */
-	if (ShutdownRequestPending)
-		ProcDiePending = false;
+	if (ShutdownRequestPending && !is_over)
+	{
+		ProcDiePending = QueryCancelPending = false;
+		outbox_session_ends();
+	}
 }
 
 bool

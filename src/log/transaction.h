@@ -20,8 +20,14 @@
  */
 extern bool outbox_session_init(void);
 
-/* The handler of SIGTERM.  Between two transactions, it only asks the loop to end. */
+/*
+ * The handler of SIGTERM asks the loop to end.  The loop calls _stores_at_end when it begins:
+ * from then on a transaction is cancelled for that, and the process goes on.  It calls _ends
+ * when it ends, and has 5 s.
+ */
 extern void outbox_session_sigterm(SIGNAL_ARGS);
+extern void outbox_session_stores_at_end(void);
+extern void outbox_session_ends(void);
 
 /*
  * Why the worker's role could not do a worker's work when this process started.  NULL: it

@@ -317,21 +317,34 @@ outbox_chores_first(TimestampTz now)
 	return loads || outbox_roster_to_load() == NIL;
 }
 
+/* µs for which a worker that ends waits for locks that other sessions have. */
+#define END_WAITS (2 * USECS_PER_SEC)
+
 /* Settles, and writes the figures of open buckets as well, because their worker ends. */
 void
 outbox_chores_end(TimestampTz now)
 {
 	dlist_head *figures = outbox_tally_figures();
-	dlist_node *first;
+	TimestampTz until = now + END_WAITS;
 
-	outbox_settle_step(now, true);
-	for (int i = 0; i < outbox_loop.roster.n; i++)
-		outbox_tally_end_figures(outbox_loop.roster.endpoints[i]);
-	do
+	for (;;)
 	{
+		dlist_node *first;
+
+		outbox_settle_step(now, true);
+		for (int i = 0; i < outbox_loop.roster.n; i++)
+			outbox_tally_end_figures(outbox_loop.roster.endpoints[i]);
 		first = dlist_is_empty(figures) ? NULL : dlist_head_node(figures);
 		(void) outbox_step_run(OUTBOX_STEP_FIGURES, outbox_figures_write, &now);
-	} while (!dlist_is_empty(figures) && dlist_head_node(figures) != first);
+		now = GetCurrentTimestamp();
+		if (dlist_is_empty(figures) && outbox_loop.traffic.unsettled == 0)
+			return;
+		if (!dlist_is_empty(figures) && dlist_head_node(figures) != first)
+			continue;
+		if (now >= until)
+			return;
+		pg_usleep(OUTBOX_RETRY_LOCKS_AFTER);
+	}
 }
 
 void

@@ -472,6 +472,8 @@ time_to_sleep(TimestampTz examined_at, bool more)
 static void
 shut_down(void)
 {
+	outbox_session_ends();
+
 	/* The stored positions name the requests in flight, so they are made again. */
 	outbox_chores_end(GetCurrentTimestamp());
 	OUTBOX_CRASH_POINT("stop.settled");
@@ -498,6 +500,7 @@ loop(void)
 {
 	WaitEventSet *set = outbox_create_wait_event_set(2 + OUTBOX_SINKS_MAX);
 
+	outbox_session_stores_at_end();
 	AddWaitEventToSet(set, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
 	AddWaitEventToSet(set, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
 	for (int i = 0; i < outbox_ntransports; i++)

@@ -1,0 +1,77 @@
+# A worker that is asked to end stores what it has done, also while a table is locked or it is in a transaction.
+use strict;
+use warnings;
+
+use OutboxTest;
+use Test::More;
+
+my $node = outbox_node('main');
+my $receiver = OutboxTest::Receiver->new('main');
+my $sent = 0;
+
+sub ask
+{
+	return $node->safe_psql('postgres', $_[0]);
+}
+
+sub emitted
+{
+	$sent += $_[0];
+	return ask("SELECT count(outbox.emit('a.b', '{}', tenant => 'acme')) FROM generate_series(1, $_[0])");
+}
+
+sub delivered
+{
+	return ok(wait_sql($node, "SELECT sum(delivered) = $sent FROM outbox.stats"), "$sent are delivered");
+}
+
+# What the former worker had counted
+sub billed
+{
+	my ($name) = @_;
+	return is(ask("SELECT sum(delivered) FROM outbox.tenant_usage(now() - interval '1 day', now() + interval '1 hour')"), $sent, $name);
+}
+
+endpoint($node, $receiver, 'a', '/ok/a', "tenant => 'acme'");
+emitted(7);
+delivered();
+my $worker = worker_pid($node);
+ask("BEGIN; LOCK TABLE outbox.kept_events IN ACCESS EXCLUSIVE MODE; SELECT pg_terminate_backend($worker); SELECT pg_sleep(0.2); COMMIT");
+$worker = new_worker($node, $worker);
+billed('figures are written when the table is free');
+
+# In the transaction that stores the next deliveries
+ask(<<'SQL');
+CREATE SEQUENCE public.times START 9;
+CREATE FUNCTION public.rests() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+	IF nextval('public.times') BETWEEN 1 AND 9 THEN PERFORM pg_sleep(600); END IF;
+	RETURN NEW;
+END $$;
+SQL
+emitted(5);
+delivered();
+ask("CREATE TRIGGER rests BEFORE INSERT ON outbox.$_ FOR EACH ROW EXECUTE FUNCTION public.rests()") foreach qw(attempt_log attempt_runs);
+emitted(3);
+ok(wait_sql($node, "SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = $worker"), 'it is in a transaction');
+ask("SELECT pg_terminate_backend($worker)");
+$worker = new_worker($node, $worker);
+delivered();
+billed('that is cancelled, and figures are written');
+is(scalar(() = $receiver->requests), $sent, 'what it had delivered was stored, and is not repeated');
+is(ask('SELECT count(*) FROM outbox.held_steps'), 0, 'no step is on hold');
+is(ask('SELECT restarts FROM outbox.workers'), 0, 'and the end was no error');
+
+# A statement that does not end, again and again
+ask('ALTER SEQUENCE public.times RESTART WITH 1');
+emitted(2);
+ok(wait_sql($node, "SELECT wait_event = 'PgSleep' FROM pg_stat_activity WHERE pid = $worker"), 'the trigger sleeps');
+ask("SELECT pg_terminate_backend($worker)");
+$worker = new_worker($node, $worker);
+pass('does not hold up the end');
+ask('ALTER SEQUENCE public.times RESTART WITH 10');
+$worker = replace_worker($node);
+delivered();
+
+$node->stop;
+done_testing();
