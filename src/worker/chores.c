@@ -10,7 +10,9 @@
  */
 #include "base/outbox.h"
 
+#include "storage/latch.h"
 #include "utils/timestamp.h"
+#include "utils/wait_event.h"
 
 #include "base/crash_point.h"
 #include "base/settings.h"
@@ -343,7 +345,8 @@ outbox_chores_end(TimestampTz now)
 			continue;
 		if (now >= until)
 			return;
-		pg_usleep(OUTBOX_RETRY_LOCKS_AFTER);
+		(void) WaitLatch(NULL, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 OUTBOX_RETRY_LOCKS_AFTER / 1000, PG_WAIT_EXTENSION);
 	}
 }
 
