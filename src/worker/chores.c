@@ -10,6 +10,7 @@
  */
 #include "base/outbox.h"
 
+#include "miscadmin.h"
 #include "storage/latch.h"
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
@@ -345,7 +346,8 @@ outbox_chores_end(TimestampTz now)
 			continue;
 		if (now >= until)
 			return;
-		(void) WaitLatch(NULL, WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+		ResetLatch(MyLatch);
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 OUTBOX_RETRY_LOCKS_AFTER / 1000, PG_WAIT_EXTENSION);
 	}
 }
