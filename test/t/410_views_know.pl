@@ -91,7 +91,7 @@ is(ask('SELECT reason IS NULL FROM outbox.status'), 't', 'until it ends');
 
 # Rotation locks the settings of endpoints against changes, not against readers.
 $reader = $node->background_psql('postgres');
-$reader->query('BEGIN; SELECT name FROM outbox.endpoint_settings FOR SHARE');
+$reader->query('BEGIN; LOCK TABLE outbox.endpoint_settings IN ROW SHARE MODE');
 my $writer = $node->background_psql('postgres');
 $holder = $writer->query("BEGIN; SELECT outbox.pause_endpoint('a') \\g /dev/null\nSELECT pg_backend_pid()");
 ok(wait_sql($node, "SELECT reason ~ '^retention overdue, held by pid $holder, since 20' FROM outbox.status"), 'a session that has changed an endpoint is named');
