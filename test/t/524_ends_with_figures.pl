@@ -1,4 +1,4 @@
-# A worker that is asked to end stores what it has done, also while a table is locked or it is in a transaction.
+# A worker that is asked to end stores what it has done, also while a table is locked.
 use strict;
 use warnings;
 
