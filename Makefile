@@ -31,8 +31,8 @@ OBJS = $(C_SOURCES:.c=.o)
 SQL_PARTS = $(patsubst %,sql/parts/%.sql,guard log emit event_types workers endpoints secrets deliveries rollups forget follow \
 	figures views pages operators portal tenant_limits copies grants privileges dump)
 
-# sql/ holds the install script, the source of doc/follow.md and the inputs of pg_regress side by side.
-REGRESS = $(patsubst sql/%.sql,%,$(sort $(filter-out sql/outbox--% sql/source.sql,$(wildcard sql/*.sql))))
+REGRESS = $(patsubst test/regress/sql/%.sql,%,$(sort $(wildcard test/regress/sql/*.sql)))
+REGRESS_OPTS = --inputdir=test/regress
 ISOLATION = $(patsubst test/isolation/specs/%.spec,%,$(sort $(wildcard test/isolation/specs/*.spec)))
 ISOLATION_OPTS = --inputdir=test/isolation
 
@@ -169,7 +169,7 @@ CLIENTS = cdc kafka aws prometheus receivers python node ruby pgbouncer go rust 
 clients:
 	@CLIENTS='$(subst kafka-short,kafka,$(filter-out receivers,$(CLIENTS)))' test/bin/setup clients
 	@PG_CONFIG='$(PG_CONFIG)' OUTBOX_TEST_CLIENTS='$(CLIENTS)' OUTBOX_TEST_LIMIT="$${OUTBOX_TEST_LIMIT:-1800}" \
-		TESTS='$(if $(filter cdc,$(CLIENTS)),130_cdc) $(if $(filter kafka kafka-short,$(CLIENTS)),183_kafka 191_kafka) $(if $(filter kafka,$(CLIENTS)),184_kafka 197_kafka 198_kafka 211_kafka 353_ 355_kafka) $(if $(filter aws,$(CLIENTS)),180_sink 194_aws 227_aws 356_aws) $(if $(filter prometheus,$(CLIENTS)),156_prometheus) $(if $(filter receivers,$(CLIENTS)),151_receivers) 166_ 167_' \
+		TESTS='$(if $(filter cdc,$(CLIENTS)),documents/cdc_with_debezium) $(if $(filter kafka kafka-short,$(CLIENTS)),kafka/real_broker kafka/real_authentication) $(if $(filter kafka,$(CLIENTS)),kafka/real_to_inbox_one_effect kafka/real_crash_points kafka/real_three_nodes kafka/real_disk_full kafka/real_cluster_made_anew kafka/real_topics_made_anew) $(if $(filter aws,$(CLIENTS)),sinks/hanging_sink_alone aws/real_clients_read aws/second_stand_in aws/queues_made_anew) $(if $(filter prometheus,$(CLIENTS)),metrics/prometheus_scrapes) $(if $(filter receivers,$(CLIENTS)),receiving/in_other_languages) clients/orms_emit clients/through_pgbouncer' \
 		test/bin/run tap
 
 # Takes each guard out of a copy and expects a test to turn red; MUTANTS=tick
@@ -180,10 +180,10 @@ mutants:
 # Writes down who may do what, and what was counted: read what changes before it
 # is committed.
 permissions counts:
-	@PG_CONFIG='$(PG_CONFIG)' ACCEPT=1 TESTS='055 056 057 066 068' test/bin/run tap
+	@PG_CONFIG='$(PG_CONFIG)' ACCEPT=1 TESTS='roles/as_permissions_say roles/planted_objects_not_run emit/control_characters network/forbidden_addresses hostile/receivers' test/bin/run tap
 
 # The suite under AddressSanitizer and UBSan, a part of it under valgrind; nothing
-# of it is installed.  STAGES='unit regress' and TESTS='001 062' run some.
+# of it is installed.  STAGES='unit regress' and TESTS='delivery/arrives_once_committed order/hot_key_alone' run some.
 asan valgrind:
 	@PG_CONFIG='$(PG_CONFIG)' test/bin/checked $@ $(STAGES)
 
@@ -237,7 +237,7 @@ help:
 	@echo "make demo           a small shop whose orders become webhooks"
 	@echo "make demo-follow    the same shop at a server that loads no library, and a follower that delivers and dies"
 	@echo "make demo-kafka     the same shop with Apache Kafka: each order has exactly one effect"
-	@echo "make test           all tests; TESTS='001 unit/address' runs some"
+	@echo "make test           all tests; TESTS='tenants test_address' runs some"
 	@echo "make torture        crash loops (ROUNDS), the random test, retention and the soak (MINUTES), fuzzing (FUZZ_SECONDS)"
 	@echo "make bench          throughput and latency"
 	@echo "make clients        Debezium, receivers, ORMs and drivers, from their registries; CLIENTS='python node' runs some"

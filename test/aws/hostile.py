@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Services of AWS that are hostile or broken, each in another way, for test/t/210_aws_hostile.pl.
+"""Services of AWS that are hostile or broken, each in another way, for test/t/aws/hostile_services.pl.
 
 How it is called is in test/tools/hostile_server.py.  A name begins with the service that is spoken to,
 and whether by TLS.  The journal also gets the number "n" in the payload of each event that a

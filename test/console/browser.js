@@ -1,7 +1,7 @@
 /*
  * A browser that uses the console as an operator does: browser.js STEPS
  *
- * Each check is a line "ok ..." or "not ok ...".  540_console starts it, and says in the environment
+ * Each check is a line "ok ..." or "not ok ...".  console/browser_actions starts it, and says in the environment
  * where the console, the receiver's journal and the server are.
  */
 "use strict";

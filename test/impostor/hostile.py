@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Servers that take what they are sent, for test/t/350_credentials_stay.pl.
+"""Servers that take what they are sent, for test/t/secrets/credentials_stay.pl.
 
 How it is called is in test/tools/hostile_server.py.  Each lets a client of Kafka log in by SASL PLAIN, and
 refuses a request of HTTP.  The journal gets all bytes that came, as Python writes them.

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Brokers of Kafka that are hostile or broken, each in another way, for test/t/199_kafka_hostile.pl.
+"""Brokers of Kafka that are hostile or broken, each in another way, for test/t/kafka/hostile_brokers.pl.
 
 How it is called is in test/tools/hostile_server.py.  Without names, all behaviours are there but those
 that are too much for librdkafka.

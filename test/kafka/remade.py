@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A broker whose cluster and topics are made anew, for test/t/351 and 354.
+"""A broker whose cluster and topics are made anew, for test/t/kafka/cluster_made_anew.pl and kafka/topics_made_anew.pl.
 
     remade.py --ready FILE --journal FILE broker
 

@@ -10,7 +10,7 @@ TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))
 PG_CONFIG = os.environ.get("PG_CONFIG") or "pg_config"
 
 # What leaves nothing behind in the build, and what the tests need.
-PARTS = ["src", "sinks", "sql", "inbox", "expected", "test", "Makefile", "outbox.control", "README.md",
+PARTS = ["src", "sinks", "sql", "inbox", "test", "Makefile", "outbox.control", "README.md",
          "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "LICENSE", "META.json", "doc", "bench", "debian", "demo",
          "monitoring", "console", ".ci", ".github"]
 

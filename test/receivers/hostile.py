@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Receivers and proxies that send without end what is no part of an answer, for 320_receiver_bounds.pl.
+"""Receivers and proxies that send without end what is no part of an answer, for hostile/answers_without_end.pl.
 
 How it is called is in test/tools/hostile_server.py.  Those whose name begins with "h2" speak HTTP/2 by
 TLS, with the certificate CERT and its key KEY of the environment.  Each notes when it begins, and some how much was taken.

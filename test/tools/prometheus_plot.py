@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Draws doc/prometheus.svg from what Prometheus recorded in 156_prometheus.pl.
+"""Draws doc/prometheus.svg from what Prometheus recorded in metrics/prometheus_scrapes.pl.
 
-    OUTBOX_TEST_PICTURE=/tmp/range.json OUTBOX_TEST_CLIENTS=1 TESTS=156 test/bin/run tap
+    OUTBOX_TEST_PICTURE=/tmp/range.json OUTBOX_TEST_CLIENTS=1 TESTS=metrics/prometheus_scrapes test/bin/run tap
     test/tools/prometheus_plot.py /tmp/range.json doc/prometheus.svg"""
 import json
 import pathlib

@@ -6,4 +6,4 @@ use warnings;
 use OutboxTest;
 
 $ENV{MINUTES} ||= 3;
-do "$top/test/t/004_random.pl" or die $@ || $!;
+do "$top/test/t/crash/at_random.pl" or die $@ || $!;

@@ -1,5 +1,5 @@
 # The promises of scale hold: 100,000 keys, a million waiting, a million scheduled, 1,000 endpoints.
-# test/t/092_scale.pl does the same with a few thousand.
+# test/t/limits/large_numbers.pl does the same with a few thousand.
 use strict;
 use warnings;
 

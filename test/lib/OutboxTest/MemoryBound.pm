@@ -1,7 +1,7 @@
 package OutboxTest::MemoryBound;
 
 # What a worker has of the system's memory (RssAnon, not its own account), beside the bound
-# that doc/settings.md states.  In moderate shapes in test/t/340_memory_bound.pl, in large
+# that doc/settings.md states.  In moderate shapes in test/t/memory/bound_of_a_worker.pl, in large
 # ones and for long in test/torture/memory.pl.
 
 use strict;

@@ -1,7 +1,7 @@
 package OutboxTest::Scale;
 
 # Many of something: keys, waiting events, scheduled events, endpoints.  A few
-# of them in test/t/092_scale.pl, as many as the promises say in
+# of them in test/t/limits/large_numbers.pl, as many as the promises say in
 # test/torture/scale.pl.
 
 use strict;

@@ -93,7 +93,7 @@ my %section = (
 		}
 	],
 	'An endpoint is held because a call did not return' => [
-		sub { fresh() }, # 310_watchdog has such calls
+		sub { fresh() }, # faults/library_never_returns has such calls
 		sub { is($_[0], '', 'none is held') },
 		sub { is($_[0], 't', 'what was held would be tried again') }
 	],
@@ -244,7 +244,7 @@ my %section = (
 		sub { is(ask('SELECT count(*) FROM outbox.retention_here'), '0', 'as before') },
 		sub { is(ask('SHOW outbox.log_attempts'), 'all', 'as before') }
 	],
-	'Events of a source do not come' => [    # 164_follow_losses has real ones
+	'Events of a source do not come' => [    # follow/breaks_lose_nothing has real ones
 		sub {
 			fresh();
 			$event = '01a1f78c-4fa9-7dc2-8c85-9f589eaa3fb3';

@@ -98,7 +98,7 @@ cmp_ok($of->{'outbox_parked_bytes'}, '>', 8192, 'dead letters have a size');
 is(ask('SELECT scheduled, next_due_at > now() FROM outbox.status'), '1|t', 'the view has what is scheduled, too');
 is(ask("SELECT count(*) FROM outbox.metrics() WHERE type IS NULL OR help IS NULL OR value IS NULL OR labels IS NULL"),
 	0, 'every figure has a type, a help and a value');
-# A source that has answered, and whose subscription is gone since: 163_managed has real ones
+# A source that has answered, and whose subscription is gone since: follow/server_without_library has real ones
 ask("INSERT INTO outbox.followed (name, subscription, slot, keep, taken, taken_at, round, timelines, answered_at, behind, retained, room)"
 	  . " VALUES ('shop', 1, 'outbox_shop', '1 day', '10:10:', now(), 1, '{}', now(), 1, 2, 3)");
 is(metrics()->{'outbox_source_lost shop'}, 1, 'a source that is lost');

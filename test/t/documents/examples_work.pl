@@ -9,12 +9,12 @@
 #   conf              is appended to postgresql.conf, and the server restarted
 #   python            is a receiver, which is started and sent an event
 #   http              a request: the receiver has seen one with these headers
-#   sql copy          is run by 074_copies, in a copy of a database
-#   … driver          is run by 134_secret_parameters, with the driver of that language
+#   sql copy          is run by copies/held_until_adopted, in a copy of a database
+#   … driver          is run by secrets/as_parameters, with the driver of that language
 #   console           is not run, and there may be a few
 # The examples of doc/receiving.md, doc/runbook.md, doc/cdc.md, doc/orm.md,
-# doc/testing.md, doc/inbox.md and doc/follow.md have tests of their own: 054_receiving, 031_runbook,
-# 130_cdc, 165_orm_document, 160_testing, 179_inbox_consumer and 440_follow_document.
+# doc/testing.md, doc/inbox.md and doc/follow.md have tests of their own: receiving/vectors_and_batches, documents/runbook_works,
+# documents/cdc_with_debezium, documents/orm_is_programs, documents/testing_examples, inbox/consumers_work_once and follow/document_word_for_word.
 use strict;
 use warnings;
 

@@ -1,5 +1,5 @@
 # The examples of doc/orm.md are the text of the programs in test/clients, and its SQL works.
-# 166_clients and 167_pgbouncer run the programs.
+# clients/orms_emit and clients/through_pgbouncer run the programs.
 use strict;
 use warnings;
 

@@ -1,5 +1,5 @@
 -- The calls and views of an application: emit, insert, read back, roll back, and be refused.
--- 161_source runs this once more with sql/source.sql in the place of the extension.
+-- follow/source_is_like_extension runs this once more with sql/source.sql in the place of the extension.
 \set SHOW_CONTEXT never
 SET client_min_messages = error;
 SELECT to_regnamespace('outbox') IS NULL AS missing \gset

@@ -29,7 +29,7 @@ sub regress
 
 	mkdir $log or die "$log: $!";
 	my $same = PostgreSQL::Test::Utils::run_log([ $ENV{PG_REGRESS}, '--bindir=', '--use-existing', '--host=' . $node->host,
-			'--port=' . $node->port, "--dbname=$dbname", "--inputdir=$top", "--outputdir=$log", @more, 'application' ]);
+			'--port=' . $node->port, "--dbname=$dbname", "--inputdir=$top/test/regress", "--outputdir=$log", @more, 'application' ]);
 	ok($same, "$dbname: what application.sql prints") or diag(-e "$log/regression.diffs" ? slurp_file("$log/regression.diffs") : '');
 	return;
 }
@@ -37,7 +37,7 @@ regress('real');
 regress('source', '--user=provided');
 
 # What emit.sql has refused, with the whole error
-my ($refusals) = slurp_file("$top/sql/emit.sql") =~ /^(DO \$\$\n.*?^\$\$;\n)/ms or die 'emit.sql';
+my ($refusals) = slurp_file("$top/test/regress/sql/emit.sql") =~ /^(DO \$\$\n.*?^\$\$;\n)/ms or die 'emit.sql';
 sub refused
 {
 	my ($dbname, $user) = @_;
