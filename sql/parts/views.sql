@@ -417,7 +417,7 @@ COMMENT ON COLUMN outbox.dead_letters.content_type IS 'media type of body (NULL:
 -- order of their index.
 CREATE VIEW outbox.attempts AS
 SELECT l.event_id, l.seq, s.name AS endpoint, s.tenant, l.attempt, l.started_at,
-       l.duration_ms::float8 AS duration_ms, l.status_code::int4 AS status_code,
+       l.duration_ms::numeric::float8 AS duration_ms, l.status_code::int4 AS status_code,
        l.error, l.response_body
 FROM (SELECT a.event_id, a.seq, a.endpoint_id, a.attempt, a.started_at, a.duration_ms, a.status_code,
              a.error, a.response_body

@@ -55,8 +55,15 @@ sub connections
 	return scalar grep { (readlink($_) // '') =~ /^socket:/ } glob "/proc/$pid/fd/*";
 }
 
-# Until the condition holds: the most that the worker has beyond what the number of its
-# connections allows, and what it has in all.
+# What the worker has in all, and beyond what the number of its connections allows.
+sub all_and_beyond
+{
+	my $pid = worker_pid($node);
+	my $mb = eval { private_memory($pid) } // 0;
+	return ($mb, $mb - $constant{connection} * connections($pid));
+}
+
+# The most of both, until the condition holds.
 sub most_until
 {
 	my ($condition, $what, $seconds) = @_;
@@ -64,10 +71,9 @@ sub most_until
 
 	wait_until
 	{
-		my $pid = worker_pid($node);
-		my $mb = eval { private_memory($pid) } // 0;
-		$beyond = max($beyond, $mb - $constant{connection} * connections($pid));
-		$most = max($most, $mb);
+		my ($all_now, $beyond_now) = all_and_beyond();
+		$beyond = max($beyond, $beyond_now);
+		$most = max($most, $all_now);
 		return $condition->();
 	}
 	$what, $seconds // 200;
@@ -109,6 +115,8 @@ sub shape
 	my $before = ask("SELECT delivered FROM outbox.stats WHERE endpoint = 'well'");
 	my $known = "SELECT count(*) >= $arg{endpoints} / 2.0 FROM outbox.stats WHERE endpoint <> 'well' AND (state = 'backing_off' OR processing > 0)";
 
+	# The worker gives back once a second what the connections of the shape before have taken.
+	wait_until { (all_and_beyond())[1] < $limit + $constant{base} } "$name: memory was given back";
 	make_endpoints(%arg);
 	emit_all(%arg);
 	ask(q{SELECT count(outbox.emit('well', '{}'::jsonb)) FROM generate_series(1, 200)});
