@@ -47,6 +47,7 @@ class Plan:
     fields: list = dataclasses.field(default_factory=list)
     ready: bool = True          # false: fields are to be filled in first
     secret: bool = False        # the value is shown once, and nowhere else
+    also: list = dataclasses.field(default_factory=list)    # other actions: (name, words, fields)
 
 
 class Form:
@@ -109,9 +110,9 @@ async def stats(session, endpoint):
     return answer.row
 
 
-def going(endpoint, what, n):
-    """The page of an endpoint, with a bar for what was asked for: see screens.GOING."""
-    return page(endpoint) + ("?" + urlencode({"going": what, "of": n}) if n else "")
+def going(to, what, n, left=0):
+    """A page with a bar for what was asked for, whose figures will have so many left: see GOING."""
+    return to + ("?" + urlencode({"going": what, "of": n, "left": left}) if n else "")
 
 
 def in_all(row):
@@ -148,7 +149,7 @@ async def resume(session, form):
                 [will.get(row["state"], "Sending to %s begins again, where it stopped." % name),
                  "%s wait there." % waiting(row).capitalize()],
                 "Resume", page(name), [("SELECT outbox.resume_endpoint(%s)", (name,))],
-                lambda v: "%s is resumed." % name, lambda v: going(name, "resume", in_all(row)))
+                lambda v: "%s is resumed." % name, lambda v: going(page(name), "resume", in_all(row)))
 
 
 async def test(session, form):
@@ -162,42 +163,78 @@ async def test(session, form):
                 lambda v: "/delivery/%s/%s" % (quote(name, safe=""), v[0]))
 
 
-async def dead_count(session, name, topics, since, also_retrying):
-    """How many dead deliveries of an endpoint a filter finds (None: not known)."""
-    if not topics and not since:
-        row = await stats(session, name)
-        return row["dead"] + (row["retrying"] if also_retrying else 0)
-    answer = await session.read(
-        "SELECT count(*) AS n FROM (SELECT FROM outbox.dead_letters WHERE endpoint = %s"
-        " AND (%s::text[] IS NULL OR outbox.topic_in(topic, %s::text[]))"
-        " AND (%s::timestamptz IS NULL OR parked_at >= %s) LIMIT 100001) d", name, topics, topics, since, since)
-    return answer.row["n"] if answer.row else None
+async def places(session, form):
+    """The endpoints that a form is about, and a phrase for them: the one that it names, or all of a tenant."""
+    name, tenant = form.get("endpoint"), form.get("tenant")
+    if name:
+        return [name], name
+    if not tenant:
+        raise Refused("Nothing was chosen. Go back and choose, or name an endpoint.")
+    answer = await session.read("SELECT name FROM outbox.endpoints WHERE tenant = %s ORDER BY name", tenant)
+    if not answer.rows:
+        raise Refused(answer.problem or "No endpoint belongs to %s." % tenant)
+    return [r["name"] for r in answer.rows], "the endpoints of %s" % tenant
+
+
+def picked(form):
+    """The deliveries that were chosen one by one: their endpoints, and their events."""
+    picks = [p.split(" ", 1) for p in form.all("pick")]
+    if len(picks) > MOST:
+        raise Refused("At most %d at once." % MOST)
+    return [p[0] for p in picks], [Form([("event", p[-1])]).event() for p in picks]
+
+
+DEAD = """FROM (SELECT d.endpoint, d.event_id, d.created_at FROM outbox.dead_letters d WHERE d.endpoint = ANY (%s::text[]) AND %s IN ('', d.reason)
+AND (%s::text[] IS NULL OR outbox.topic_in(d.topic, %s::text[])) AND (%s::timestamptz IS NULL OR d.parked_at >= %s) {}) d (endpoint, event, emitted)"""
+
+
+def dead_of(names, form, more=""):
+    """The dead letters of endpoints that the filter of a form finds: SQL, and its arguments."""
+    topics = form.get("topics").replace(",", " ").split() or None
+    since = form.time("since") if form.get("since") else None
+    return DEAD.format(more), (names, form.get("reason"), topics, topics, since, since)
+
+
+FAILED = """SELECT sum(value) FILTER (WHERE labels ->> 'status' = 'dead')::int8 AS dead,
+sum(value) FILTER (WHERE labels ->> 'status' = 'retrying')::int8 AS retrying FROM outbox.metrics(0) WHERE name = 'outbox_deliveries'"""
+
+
+async def failed(session, names):
+    """Deliveries that are dead or wait for a retry: of the endpoint, or of all of them where there are several."""
+    if len(names) == 1:
+        return await stats(session, names[0])
+    return (await session.read(FAILED)).row or {"dead": None, "retrying": None}
 
 
 async def chosen(session, form, also_retrying=False):
-    """What retry and discard are asked for: (phrase, number or None, SQL of the calls' arguments, arguments, page)."""
-    picks = [p.split(" ", 1) for p in form.all("pick")]
-    if picks:
-        if len(picks) > MOST:
-            raise Refused("At most %d at once." % MOST)
-        events = [Form([("event", p[-1])]).event() for p in picks]
-        return (count(len(picks), "dead letter"), len(picks),
-                "FROM unnest(%s::text[], %s::uuid[]) d (endpoint, event)", ([p[0] for p in picks], events), "/dead")
-    name = form.need("endpoint")
+    """What retry and discard are asked for: (phrase, number or None, SQL of the calls' arguments, arguments, endpoints)."""
+    names, events = picked(form)
+    if names:
+        return (count(len(names), "dead letter"), len(names),
+                "FROM unnest(%s::text[], %s::uuid[]) d (endpoint, event)", (names, events), sorted(set(names)))
+    names, where = await places(session, form)
     if form.get("event"):
-        event = form.event()
-        return ("this delivery", 1, "FROM (VALUES (%s, %s::uuid)) d (endpoint, event)", (name, event),
-                "/delivery/%s/%s" % (quote(name, safe=""), event))
-    topics = form.get("topics").replace(",", " ").split() or None
-    since = form.time("since") if form.get("since") else None
-    n = await dead_count(session, name, topics, since, also_retrying)
-    phrase = ("all that failed at %s, dead or not" if also_retrying else "all dead letters of %s") % name
+        return "this delivery", 1, "FROM (VALUES (%s, %s::uuid)) d (endpoint, event)", (names[0], form.event()), names
+    reason = form.get("reason")
+    source, args = dead_of(names, form, "LIMIT %d" % MOST if reason else "LIMIT 100001")
+    topics, since = args[2], args[4]
+    phrase = ("all that failed at %s, dead or not" if also_retrying and not reason else "all dead letters of %s") % where
+    if reason:
+        phrase += " with the reason %s" % reason.replace("_", " ")
     if topics:
         phrase += " with the topics %s" % " ".join(topics)
     if since:
         phrase += " since %s UTC" % since.astimezone(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M")
-    return (phrase, n, "FROM (VALUES (%s, NULL::uuid, %s::text[], %s::timestamptz)) d (endpoint, event, topics, since)",
-            (name, topics, since), page(name))
+    if reason or topics or since:
+        n = ((await session.read("SELECT count(*) AS n " + source, *args)).row or {"n": None})["n"]
+    else:
+        answer = await session.read("SELECT sum(dead + CASE WHEN %s THEN retrying ELSE 0 END)::int8 AS n FROM outbox.stats WHERE endpoint = ANY (%s)",
+                                    also_retrying, names)
+        n = answer.row and answer.row["n"]
+    if reason:
+        return phrase, n, source, args, names
+    return (phrase, n, "FROM (SELECT n, NULL::uuid, %s::text[], %s::timestamptz FROM unnest(%s::text[]) n) d (endpoint, event, topics, since)",
+            (topics, since, names), names)
 
 
 def how_many(n):
@@ -213,49 +250,53 @@ def call(function, source):
     return "SELECT COALESCE(sum(outbox.%s(d.endpoint, d.event%s)), 0)::int8 %s" % (function, more, source)
 
 
-def bar(form, what, back):
-    """Where an action leads: with all of an endpoint, to its page with a bar."""
-    whole = form.get("endpoint") and not any(form.get(n) for n in ("event", "topics", "since", "pick"))
-    return lambda v: going(form.get("endpoint"), what, v[0]) if whole else back
+# What may go on: words, and the figures whose sum shrinks meanwhile.
+GOING = {"retry": ("Sending again", ("dead", "retrying")), "discard": ("Discarding", ("dead",)), "skip": ("Skipping", ("pending",)),
+         "resume": ("Sending what waited", ("pending", "processing", "retrying", "blocked"))}
+
+
+def follow(form, names, what, row):
+    """Where a retry or a discard leads: to the delivery, or to a page with a bar, of the endpoint or of all of them."""
+    if form.get("event"):
+        return lambda v: "/delivery/%s/%s" % (quote(names[0], safe=""), form.event())
+    to, figures = page(names[0]) if len(names) == 1 else "/dead", [row[n] for n in GOING[what][1]]
+    return lambda v: to if None in figures else going(to, what, v[0], max(sum(figures) - v[0], 0))
 
 
 async def retry(session, form):
     """Sends dead deliveries again."""
-    phrase, n, source, args, back = await chosen(session, form, True)
-    inactive = None
-    if form.get("endpoint"):
-        row = await stats(session, form.get("endpoint"))
-        inactive = row["state"] if row["state"] in ("paused", "disabled", "held") else None
+    phrase, n, source, args, names = await chosen(session, form, True)
+    row = await failed(session, names)
+    to, inactive = follow(form, names, "retry", row), row.get("state")
     return Plan("Send %s again" % phrase,
                 ["Due now, and tried anew with all attempts: %s." % phrase, how_many(n)]
-                + (["The endpoint is %s: they are sent when it is resumed." % inactive] if inactive else []),
-                "Send again", back, [(call("retry", source), args)],
-                lambda v: "%s asked to be sent again." % (count(v[0], "delivery is", "deliveries are")),
-                bar(form, "retry", back))
+                + (["Those that wait for a retry are sent now, too."] if not form.get("reason") and (form.get("topics") or form.get("since")) else [])
+                + (["More than %s are not taken at once: ask again for the others." % words.number(MOST)] if form.get("reason") and n == MOST else [])
+                + (["The endpoint is %s: they are sent when it is resumed." % inactive] if inactive in ("paused", "disabled", "held") else []),
+                "Send again", "/dead" if form.get("pick") else to([0]), [(call("retry", source), args)],
+                lambda v: "%s asked to be sent again." % (count(v[0], "delivery is", "deliveries are")), to)
 
 
 async def discard(session, form):
     """Gives dead deliveries up."""
-    phrase, n, source, args, back = await chosen(session, form)
+    phrase, n, source, args, names = await chosen(session, form)
+    to = follow(form, names, "discard", await failed(session, names))
     return Plan("Discard %s" % phrase,
                 ["Given up for good: %s. They cannot be sent again from here." % phrase, how_many(n),
                  "Where an endpoint blocks a key behind a dead letter, the key goes on."],
-                "Discard for good", back, [(call("discard", source), args)],
-                lambda v: "%s discarded." % (count(v[0], "dead letter is", "dead letters are")),
-                bar(form, "discard", back), danger=True)
+                "Discard for good", "/dead" if form.get("pick") else to([0]), [(call("discard", source), args)],
+                lambda v: "%s discarded." % (count(v[0], "dead letter is", "dead letters are")), to, danger=True)
 
 
 async def resend(session, form):
     """Sends a delivered event again."""
-    picks = [p.split(" ", 1) for p in form.all("pick")]
-    if picks:
-        events = [Form([("event", p[-1])]).event() for p in picks[:MOST]]
-        back = page(picks[0][0])
+    names, events = picked(form)
+    if names:
         return Plan("Send %s again" % count(len(events), "event"),
                     ["The receiver gets %s again, with the same ids. It has to bear repetitions." % count(len(events), "event")],
-                    "Send again", back,
+                    "Send again", page(names[0]),
                     [("SELECT count(*) FROM unnest(%s::text[], %s::uuid[]) d (endpoint, event), LATERAL outbox.resend(d.endpoint, d.event)",
-                      ([p[0] for p in picks[:MOST]], events))], lambda v: "%s on the way again." % count(v[0], "event is", "events are"))
+                      (names, events))], lambda v: "%s on the way again." % count(v[0], "event is", "events are"))
     name, event = form.need("endpoint"), form.event()
     return Plan("Send this event to %s again" % name,
                 ["The receiver of %s gets the event again, with the same id. It has to bear a repetition." % name],
@@ -276,30 +317,58 @@ async def cancel(session, form):
 
 COUNT_REPLAY = """
 SELECT count(*) AS n FROM (
-    SELECT FROM outbox.all_events e JOIN outbox.endpoints p ON p.name = %s
+    SELECT FROM outbox.all_events e JOIN outbox.endpoints p ON p.name = ANY (%s)
     WHERE e.created_at BETWEEN %s AND %s AND e.test_of IS NULL AND (p.tenant IS NULL OR p.tenant = e.tenant)
     AND outbox.topic_in(e.topic, p.topics) AND (%s::text[] IS NULL OR outbox.topic_in(e.topic, %s::text[]))
     AND outbox.filter_matches(e.payload, p.filter) LIMIT 100001) r"""
 
 
+async def span(session, form):
+    """The endpoints of a replay, a phrase for them, and the times of the dead letters that were chosen or are like the form's filter."""
+    names, events = picked(form)
+    if names:
+        names, where = sorted(set(names)), names[0] if len(set(names)) == 1 else count(len(set(names)), "endpoint")
+        source, args = "FROM (SELECT created_at FROM outbox.all_events WHERE id = ANY (%s::uuid[])) d (emitted)", (events,)
+    else:
+        names, where = await places(session, form)
+        source, args = dead_of(names, form, "ORDER BY d.seq DESC LIMIT %d" % MOST)
+    if form.get("from") or not (events or form.get("dead")):
+        return names, where, None, None
+    answer = await session.read("SELECT date_trunc('second', min(emitted)) AS begin, date_trunc('second', max(emitted)) + interval '1 s' AS until "
+                                + source, *args)
+    return (names, where, answer.row["begin"], answer.row["until"]) if answer.row else (names, where, None, None)
+
+
 async def replay(session, form):
     """Sends all events of a time again."""
-    name = form.need("endpoint")
-    now = (await stats(session, name))["asked_at"]
-    plan = Plan("Replay events to %s" % name, ["Events that were emitted between two times are sent to %s again, delivered or not." % name],
-                "Replay", page(name), ready=bool(form.get("from")),
-                fields=[Field("from", "From (UTC)", form.get("from", (now - datetime.timedelta(hours=2)).strftime("%Y-%m-%d %H:%M"))),
-                        Field("to", "To (UTC)", form.get("to", now.strftime("%Y-%m-%d %H:%M:%S"))),
+    names, where, begin, until = await span(session, form)
+    now = (await stats(session, names[0]))["asked_at"]
+    plan = Plan("Replay events to %s" % where,
+                ["Events that were emitted between two times are sent to %s again, delivered or not, but for dead letters: a retry sends them." % where]
+                + (["The times are those of the first and the last of these dead letters." if form.get("pick")
+                    else "The times are those of the dead letters there, of the newest %s at most." % words.number(MOST)] if begin else []),
+                "Replay", page(names[0]) if len(names) == 1 else "/dead", ready=bool(form.get("from")),
+                fields=[Field("from", "From (UTC)", form.get("from", (begin or now - datetime.timedelta(hours=2)).strftime("%Y-%m-%d %H:%M:%S"))),
+                        Field("to", "To (UTC)", form.get("to", (until or now).strftime("%Y-%m-%d %H:%M:%S"))),
                         Field("topics", "Topics", form.get("topics"), "patterns with blanks between them; empty: all that it subscribes to")])
     if plan.ready:
-        begin, end, topics = form.time("from"), form.time("to"), form.get("topics").replace(",", " ").split() or None
-        answer = await session.read(COUNT_REPLAY, name, begin, end, topics, topics)
-        plan.will += [how_many(answer.row["n"] if answer.row else None),
-                      "Dead letters are left out. The receiver has to bear repetitions. New events are sent meanwhile."]
-        plan.calls = [("SELECT outbox.replay(%s, %s, %s, %s::text[])", (name, begin, end, topics)),
-                      ("SELECT max(replay_id) FROM outbox.replay_progress WHERE endpoint = %s", (name,))]
+        begin, until, topics = form.time("from"), form.time("to"), form.get("topics").replace(",", " ").split() or None
+        args = (names, begin, until, topics, topics)
+        found = (await session.read(COUNT_REPLAY, *args)).row
+        dead = (await session.read("SELECT count(*) AS n FROM (SELECT FROM outbox.dead_letters WHERE endpoint = ANY (%s) AND created_at BETWEEN %s AND %s"
+                                   " AND (%s::text[] IS NULL OR outbox.topic_in(topic, %s::text[])) LIMIT 100001) d", *args)).row
+        plan.will = ["Sent again to %s, delivered or not: what was emitted from %s to %s UTC%s." % (where, *(
+            t.astimezone(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M:%S") for t in (begin, until)), " with the topics " + " ".join(topics) if topics else ""),
+            how_many(found and dead and found["n"] - (dead["n"] if found["n"] <= 100000 else 0)),
+            "The receiver has to bear repetitions. New events are sent meanwhile.",
+            "Dead letters are left out%s." % (": %s of that time" % ("more than 100,000" if dead["n"] > 100000 else words.number(dead["n"])) if dead else "")]
+        if dead and dead["n"]:
+            about = {"endpoint": names[0]} if len(names) == 1 else {"tenant": form.get("tenant")}
+            plan.also = [("retry", "Retry the dead letters instead", {**about, "topics": " ".join(topics or ()), "since": begin.isoformat()})] if all(about.values()) else []
+        plan.calls = [("SELECT COALESCE(sum(outbox.replay(n, %s, %s, %s::text[])), 0)::int8 FROM unnest(%s::text[]) n", (begin, until, topics, names)),
+                      ("SELECT max(replay_id) FROM outbox.replay_progress WHERE endpoint = ANY (%s)", (names,))]
         plan.done = lambda v: "%s asked to be sent again." % count(v[0], "event is", "events are")
-        plan.next = lambda v: "/replay/%s/%s?of=%s" % (quote(name, safe=""), v[1], v[0]) if v[0] else page(name)
+        plan.next = lambda v: plan.back if not v[0] else "/system" if len(names) > 1 else "/replay/%s/%s?of=%s" % (quote(names[0], safe=""), v[1], v[0])
     return plan
 
 
@@ -323,7 +392,7 @@ async def skip(session, form):
                 ["It goes on with new events. %s%s skipped, and not sent." % (about, count(row["pending"] or 0, "event is", "events are")),
                  "Those that wait for a retry stay. A replay can send skipped ones, as long as the log has them."],
                 "Skip them", page(name), [("SELECT outbox.seek_endpoint(%s, 'now')", (name,))],
-                lambda v: "%s goes on with new events." % name, lambda v: going(name, "skip", row["pending"]), danger=True)
+                lambda v: "%s goes on with new events." % name, lambda v: going(page(name), "skip", row["pending"]), danger=True)
 
 
 # Of the newest events, since no index leads to those of a time.

@@ -89,8 +89,9 @@ class Session:
         found = await self.read("SELECT extversion FROM pg_extension WHERE extname = 'outbox'")
         if found.row and found.row["extversion"] == VERSION:
             return None
-        return "It is of another version than the console: %s, and the console is for %s." % (
-            found.row["extversion"] if found.row else "none is known", VERSION)
+        if not found.row:
+            return found.problem or WORDS["3F000"]
+        return "It is of another version than the console: %s, and the console is for %s." % (found.row["extversion"], VERSION)
 
     async def words(self, error):
         """An error in words.  What the console asks for is missing in another version, or a fault of the console."""
@@ -99,7 +100,7 @@ class Session:
             return words(error)
         other = await self.other_version()
         if other:
-            return "The extension in this database has no such %s. %s" % (missing, other)
+            return other if other == WORDS["3F000"] else "The extension in this database has no such %s. %s" % (missing, other)
         LOG.error("a fault of the console: %s", error)
         return "The console has a fault here: it asks for a %s that does not exist. Its log says which." % missing
 

@@ -10,7 +10,7 @@ import json
 from urllib.parse import urlencode
 
 from . import advice, chart, words
-from .actions import Form, Refused
+from .actions import FAILED, GOING, Form, Refused
 from .database import Answer
 
 PAGE = 50
@@ -138,17 +138,13 @@ async def changes(session, name):
     return answer
 
 
-# What may go on at an endpoint: words, and the figures whose sum becomes 0.
-GOING = {"retry": ("Sending again", ("dead", "retrying")), "discard": ("Discarding", ("dead",)), "skip": ("Skipping", ("pending",)),
-         "resume": ("Sending what waited", ("pending", "processing", "retrying", "blocked"))}
-
-
 def progress(row, q):
     """How far an action is that led to this page: words, how many are done, of how many."""
     of, going = whole(q.get("of")), GOING.get(q.get("going"))
     if not of or not going or not row or any(row[n] is None for n in going[1]):
         return None
-    return {"name": going[0], "done": of - min(of, sum(row[n] for n in going[1])), "of": of}
+    left = sum(row[n] for n in going[1]) - (whole(q.get("left")) or 0)
+    return {"name": going[0], "done": of - max(0, min(of, left)), "of": of}
 
 
 async def endpoint(session, q):
@@ -168,7 +164,7 @@ async def endpoint(session, q):
     return {"name": name, "stats": row, "status": status, "going": progress(row.row, q), "deliveries": deliveries, "following": more,
             "settings": await session.read("SELECT *, filter::text AS filter_text, config::text AS config_text, metadata::text AS metadata_text"
                                            " FROM outbox.endpoints WHERE name = %s", name),
-            "audit": await changes(session, name),
+            "audit": await changes(session, name), "attempts": await session.read("SELECT * FROM outbox.attempts_page(%s, page_size => 10)", name),
             "replays": await session.read("SELECT * FROM outbox.replay_progress WHERE endpoint = %s ORDER BY started_at DESC LIMIT 5", name),
             "charts": await figures(session, name), "means": words.ENDPOINT_STATES, "statuses": words.STATUSES}
 
@@ -331,7 +327,7 @@ async def dead(session, q):
     groups = await session.read(
         "SELECT endpoint, reason, count(*) AS n, min(created_at) AS oldest, max(last_error) AS example FROM"
         " (SELECT endpoint, reason, created_at, last_error FROM outbox.dead_letters ORDER BY seq DESC LIMIT %s) d GROUP BY 1, 2 ORDER BY 3 DESC LIMIT 20", COUNTED)
-    total = await session.read("SELECT value AS n FROM outbox.metrics(0) WHERE name = 'outbox_deliveries' AND labels ->> 'status' = 'dead'")
+    total = await session.read(FAILED)
     before, reason = q.get("before"), chosen["reason"]
     if chosen["endpoint"] or chosen["tenant"]:
         # Pages have an index for this.  A row without an event has the place to go on from.
@@ -350,7 +346,7 @@ async def dead(session, q):
             looked = await session.read("SELECT count(*) AS n, min(seq) AS seq FROM (SELECT seq FROM outbox.dead_letters WHERE seq < %s"
                                         " ORDER BY seq DESC LIMIT %s) d", since, COUNTED)
             cursor = looked.row["seq"] if looked.row and looked.row["n"] == COUNTED else None
-    return {"chosen": chosen, "groups": groups, "total": total, "rows": rows, "reasons": words.REASONS, "counted": COUNTED,
+    return {"chosen": chosen, "groups": groups, "total": total, "going": progress(total.row, q), "rows": rows, "reasons": words.REASONS, "counted": COUNTED,
             "following": "/dead?" + urlencode({**chosen, "before": cursor}) if cursor else None}
 
 

@@ -73,6 +73,10 @@ async function shows(page, pattern, what) {
   check(pattern.test(said), what || `the page says ${pattern.source}`, said);
 }
 
+function server(...words) {
+  execFileSync(process.env.PG_CTL, ["-s", "-w", "-D", process.env.DATA, ...words], { stdio: "ignore" });
+}
+
 const SCREENS = ["/", "/endpoints", "/endpoint/crm", "/search", "/search?q=customer-1", "/dead", "/tenants", "/tenant?name=acme", "/system",
   "/catalogue", "/do/replay?endpoint=crm", "/do/alter?endpoint=crm", "/do/drop?endpoint=crm", "/event/EVENT", "/delivery/crm/EVENT", "/endpoint/nowhere"];
 const PICTURES = { "/": "overview", "/endpoint/crm": "endpoint", "/delivery/crm/EVENT": "delivery", "/dead": "dead", "/search?q=customer-1": "search" };
@@ -242,6 +246,58 @@ const steps = {
     await until(() => sql("SELECT rate_limit FROM outbox.tenant_limits('acme')") === "700", "a tenant has a limit");
   },
 
+  /* Dead letters of a tenant, of a reason and those that were chosen: what else was sent at their time, and they themselves. */
+  async dead(page) {
+    const each = name => Promise.all(["one", "two"].map(name));
+    await each(n => sql(`SELECT outbox.create_endpoint('lost.${n}', '${process.env.RECEIVER}/ok/lost.${n}', topics => '{lost.*}', tenant => 'lost', max_attempts => 1)`));
+    const at = (event, n) => arrived(event, "/ok/lost." + n).length;
+    const make = () => emit("lost.made", { n: 1 }, ", tenant => 'lost'");
+    const taken = make();
+    await until(() => at(taken, "one") + at(taken, "two") === 2 && stat("lost.one", "delivered") + stat("lost.two", "delivered") === "11", "an event arrives at both endpoints of a tenant");
+    await each(n => behave("/ok/lost." + n, "/status/422"));
+    const died = make();
+    await until(() => stat("lost.one", "dead") + stat("lost.two", "dead") === "11", "the next one dies at both");
+    await each(n => behave("/ok/lost." + n, "/ok"));
+    const asks = async (button, says) => {
+      await page.getByRole("button", { name: "Replay their time" })[button]().click();
+      await shows(page, says, "the time of a replay comes from the dead letters: " + says.source);
+      const from = await page.getByLabel("From (UTC)").inputValue(), to = await page.getByLabel("To (UTC)").inputValue();
+      check(sql(`SELECT created_at BETWEEN '${from}Z' AND '${to}Z' FROM outbox.all_events WHERE id = '${died}'`) === "t", "they are in it", `${from} ${to}`);
+      await page.getByLabel("From (UTC)").fill("2020-01-01");
+      await page.getByRole("button", { name: "Go on" }).click();
+    };
+
+    await page.goto(BASE + "/dead?tenant=lost");
+    await asks("last", /Replay events to the endpoints of lost[^]*those of the dead letters there/);
+    await shows(page, /These are 2 deliveries[^]*left out: 2 of that time/, "a replay to a tenant says how many first, without the dead letters");
+    await page.getByRole("button", { name: "Replay" }).click();
+    await shows(page, /2 events are asked to be sent again/, "both are asked for");
+    await until(() => at(taken, "one") === 2 && at(taken, "two") === 2, "both endpoints get the event once more");
+    check(at(died, "one") === 1 && at(died, "two") === 1, "and not the dead letter");
+
+    await page.goto(BASE + "/dead?endpoint=lost.one");
+    await page.locator("input[name=pick]").first().check();
+    await asks("first", /Replay events to lost\.one[^]*first and the last of these dead letters/);
+    await shows(page, /This is 1 delivery[^]*left out: 1 of that time/, "a replay for chosen ones says how many first");
+    await page.getByRole("button", { name: "Replay" }).click();
+    await shows(page, /1 of 1 begun\. All had begun/, "it shows how far it is");
+    await until(() => at(taken, "one") === 3 && at(taken, "two") === 2, "that endpoint gets the event once more");
+
+    await page.goto(BASE + "/dead?endpoint=lost.one");
+    await asks("last", /Replay events to lost\.one/);
+    await ask(page, "Retry the dead letters instead", /since 2020-01-01[^]*This is 1 delivery/, "Send again");
+    await shows(page, /Sending again: all 1 are done/, "its bar counts to the end");
+    await until(() => at(died, "one") === 2 && at(died, "two") === 1, "the dead letter arrives from there");
+    await page.goto(BASE + "/dead?tenant=lost&reason=max_attempts");
+    await page.getByRole("button", { name: "Retry", exact: true }).click();
+    await shows(page, /all dead letters of the endpoints of lost with the reason max attempts[^]*This is 1 delivery/, "all of a reason and a tenant are counted first");
+    await page.getByRole("button", { name: "Send again" }).click();
+    await shows(page, /Sending again: all 1 are done/, "a bar shows how far that is at several endpoints");
+    await until(() => at(died, "two") === 2, "and arrive");
+    await page.goto(BASE + "/do/retry");
+    await shows(page, /Nothing was chosen/, "without a choice nothing is asked for");
+  },
+
   /* A customer says that an event did not arrive: found and repaired from the first page, for each cause. */
   async customer(page) {
     const find = async (key, says, what) => {
@@ -309,7 +365,6 @@ const steps = {
 
   /* The database away, locked, or read-only: said in words, and over by itself. */
   async failures(page) {
-    const server = (...words) => execFileSync(process.env.PG_CTL, ["-s", "-w", "-D", process.env.DATA, ...words], { stdio: "ignore" });
     await page.goto(BASE);
     await shows(page, /endpoint|All is well/);
     server("stop", "-m", "immediate");
@@ -339,6 +394,52 @@ const steps = {
     await page.getByRole("button", { name: "Pause" }).click();
     await shows(page, /Nothing was changed/, "an action that is refused says that nothing was changed");
     sql("SELECT outbox.grant_operate('console')");
+
+    /* Live pages, which are not loaded anew. */
+    const fails = async (path, well, break_, says, mend) => {
+      await page.goto(BASE + path);
+      await shows(page, well, `${path} is well`);
+      await page.evaluate(() => { window.loaded = "once"; });
+      sql(break_);
+      await shows(page, says, `${path} says by itself: ${says.source}`);
+      sql(mend);
+      await page.waitForFunction(source => !new RegExp(source).test(document.body.innerText), says.source).catch(() => 0);
+      await shows(page, well, "and is well by itself");
+      check(await page.evaluate(() => window.loaded) === "once", "it was not loaded anew");
+    };
+    await fails("/system", /Set aside\s+Nothing/, `ALTER VIEW outbox.set_aside RENAME TO set_aside_once;
+      CREATE VIEW outbox.set_aside AS SELECT o.* FROM outbox.set_aside_once o RIGHT JOIN pg_sleep(60) ON true; GRANT SELECT ON outbox.set_aside TO console`,
+      /Not known\.[^]*longer than the console waits[^]*nothing about whether there are rows/, "DROP VIEW outbox.set_aside; ALTER VIEW outbox.set_aside_once RENAME TO set_aside");
+    await fails("/", /Waiting[^]*Delivered/, "ALTER FUNCTION outbox.metrics RENAME TO metrics_once; UPDATE pg_extension SET extversion = '0.9' WHERE extname = 'outbox'",
+      /It is not known whether events are delivered[^]*another version than the console: 0\.9/, "ALTER FUNCTION outbox.metrics_once RENAME TO metrics; UPDATE pg_extension SET extversion = '1.0' WHERE extname = 'outbox'");
+    await fails("/", /Waiting[^]*Delivered/, "DROP EXTENSION outbox CASCADE", /It is not known whether events are delivered[^]*has no extension outbox/,
+      "CREATE EXTENSION outbox; SELECT outbox.grant_operate('console')");
+    await shows(page, /There is no endpoint yet/, "a new extension has no endpoint, and the page says so");
+  },
+
+  /* A standby that is read from, restarts, and is promoted. */
+  async standby(page) {
+    const setting = (name, value) => fs.appendFileSync(process.env.DATA + "/postgresql.conf", `\n${name} = ${value}\n`);
+    await page.goto(BASE);
+    await shows(page, /This server is a standby: it sends nothing/, "the first page says that this is a standby");
+    await page.evaluate(() => { window.loaded = "once"; });
+    server("stop", "-m", "fast");
+    await shows(page, /The database cannot be asked/, "while it restarts, the page says by itself that it cannot be asked");
+    setting("hot_standby", "off");
+    server("start", "-l", process.env.DATA + "/log");
+    await shows(page, /cannot be asked[^]*(not (yet )?accepting connections|starting up)/, "and while it lets no session in, with its words");
+    server("stop", "-m", "fast");
+    setting("hot_standby", "on");
+    server("start", "-l", process.env.DATA + "/log");
+    await shows(page, /This server is a standby: it sends nothing/, "it comes back by itself");
+    const other = await page.context().newPage();
+    await other.goto(BASE + "/do/pause?endpoint=billing");
+    await other.getByRole("button", { name: "Pause" }).click();
+    await shows(other, /Nothing was changed\.[^]*standby/, "an action is refused there, in words");
+    await other.close();
+    server("promote");
+    await shows(page, /Events are delivered|All is well|Nothing is sent/, "once it is promoted, the page says by itself how it is");
+    check(!/standby/.test(await text(page)) && await page.evaluate(() => window.loaded) === "once", "and not that it is a standby, without having been loaded anew");
   },
 
   /* Without JavaScript all but the live parts works. */

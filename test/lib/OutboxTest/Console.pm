@@ -31,8 +31,8 @@ sub skip_without_python
 	return;
 }
 
-# Ends the test, visibly, where the console or a browser cannot be run.
-sub skip_if_missing
+# What is missing of the console and of a browser.
+sub missing
 {
 	my $here = "$OutboxTest::top/test/console";
 	my @missing;
@@ -42,7 +42,14 @@ sub skip_if_missing
 	push @missing, 'playwright-core or axe-core (npm ci in test/console)'
 	  if grep { !-d "$here/node_modules/$_" } qw(playwright-core axe-core);
 	push @missing, 'chromium' unless browser();
-	return unless @missing;
+	return @missing;
+}
+
+# Ends the test, visibly, where the console or a browser cannot be run.
+sub skip_if_missing
+{
+	my @missing = missing() or return;
+
 	diag('NOT TESTED in a browser: there is no ' . join(', no ', @missing));
 	plan(skip_all => 'there is no ' . join(', no ', @missing));
 	return;

@@ -101,7 +101,7 @@ $node->safe_psql('second', "CREATE EXTENSION outbox; SELECT outbox.grant_operate
 $console = OutboxTest::Console->new($node, database => qq("$database=second user=console"));
 says($console, '/', qr/There is no endpoint yet/, 'a database without endpoints says what to do');
 $node->safe_psql('second', 'DROP EXTENSION outbox CASCADE');
-says($console, $_, qr/no extension outbox|no such (?:view|function)/, "an extension that was dropped is said: $_") foreach qw(/ /endpoints /dead /system);
+says($console, $_, qr/no extension outbox/, "an extension that was dropped is said: $_") foreach qw(/ /endpoints /dead /system);
 $node->safe_psql('second', "CREATE EXTENSION outbox; SELECT outbox.grant_operate('console')");
 says($console, '/', qr/There is no endpoint yet/, 'and it is back by itself');
 $console->stop;

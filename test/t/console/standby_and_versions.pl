@@ -65,7 +65,7 @@ like(page($console, '/dead'), qr/order\.created/, 'what has been copied is shown
 my $refused = act($console, 'pause', endpoint => 'billing');
 is($refused->{status}, 409, 'an action is refused');
 like($refused->{content}, qr/Nothing was changed.*standby/s, 'and the page says why');
-$standby->promote;
+OutboxTest::Console::missing() ? $standby->promote : $console->browse('standby');
 says($console, '/', qr/Events are delivered|All is well|log is held/, 'once it is promoted, the page says how it is');
 is(act($console, 'pause', endpoint => 'billing')->{status}, 303, 'and an action is carried out');
 $console->stop;
