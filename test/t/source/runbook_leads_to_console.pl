@@ -1,4 +1,5 @@
-# Each step of the runbook that changes something names the console's button for it, or says that it takes a superuser.
+# Each step of the runbook that changes something names the button of the console for it.
+# A step that takes a superuser says so. The console calls the same functions, and has the buttons that the documents name.
 use strict;
 use warnings;
 
