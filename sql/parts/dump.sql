@@ -46,4 +46,20 @@ SELECT pg_extension_config_dump('outbox.attempt_runs_0', '');
 SELECT pg_extension_config_dump('outbox.attempt_runs_1', '');
 SELECT pg_extension_config_dump('outbox.attempt_runs_2', '');
 
+------------------------------------------------------------------------
+-- Where VACUUM cuts off the empty end of a table, a standby ends each transaction that has
+-- read it.  Tables are used again instead.  Copies of payloads can be large.
+------------------------------------------------------------------------
+
+DO $$
+DECLARE
+    t regclass;
+BEGIN
+    FOR t IN SELECT c.oid FROM pg_class c
+             WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind = 'r' AND c.relname <> 'kept_events'
+    LOOP
+        EXECUTE format('ALTER TABLE %s SET (vacuum_truncate = off, toast.vacuum_truncate = off)', t);
+    END LOOP;
+END $$;
+
 SELECT outbox.wake_launcher();

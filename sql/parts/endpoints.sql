@@ -652,7 +652,7 @@ DECLARE
     changed jsonb;
     asks bool;
 BEGIN
-    SELECT COALESCE(jsonb_object_agg(g.key, g.value), '{}') INTO given FROM jsonb_each(given) g WHERE g.value <> 'null';
+    given := given - ARRAY(SELECT g.key FROM jsonb_each(given) g WHERE g.value = 'null');
     s := jsonb_populate_record(old, given);
     s.url := COALESCE(url, s.url);
     IF reset <> '{}' THEN

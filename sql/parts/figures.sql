@@ -35,12 +35,19 @@ CREATE FUNCTION outbox.farthest_behind(max_seq int8) RETURNS text
 LANGUAGE plpgsql STABLE SECURITY DEFINER COST 1 SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
 AS $$
 BEGIN
-    RETURN (SELECT p.name FROM outbox.endpoint_positions p WHERE p.seq < max_seq ORDER BY p.seq, p.name LIMIT 1);
+    -- What a replay has yet to read is kept as well.
+    RETURN (SELECT b.name
+            FROM (SELECT p.name, p.seq FROM outbox.endpoint_positions p
+                  UNION ALL
+                  SELECT s.name, GREATEST(r.read_seq_low, CASE WHEN r.reading THEN r.last_seq END)
+                  FROM outbox.replays r JOIN outbox.endpoint_settings s USING (endpoint_id)
+                  WHERE r.finished_at IS NULL) b
+            WHERE b.seq < max_seq ORDER BY b.seq, b.name LIMIT 1);
 EXCEPTION
     WHEN lock_not_available THEN RETURN NULL;
 END $$;
 COMMENT ON FUNCTION outbox.farthest_behind IS
-'The endpoint that has read least of the log (NULL: none is behind, or a table is locked)';
+'The endpoint that has read least of the log, also for a replay (NULL: none is behind, or a table is locked)';
 
 CREATE FUNCTION outbox.kept_for(log text) RETURNS interval
 LANGUAGE plpgsql STABLE SECURITY DEFINER COST 1 SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'

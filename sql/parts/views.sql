@@ -578,7 +578,8 @@ COMMENT ON COLUMN outbox.status.parked_bytes IS
 COMMENT ON COLUMN outbox.status.oldest_retained_at IS
 'when the oldest event of the log was emitted (NULL: the log is empty)';
 COMMENT ON COLUMN outbox.status.retained_by IS
-'name of the endpoint that is farthest behind (NULL: none is, or a transaction holds the log instead)';
+'name of the endpoint that is farthest behind, also with a replay (NULL: none is, or a transaction holds '
+'the log instead)';
 COMMENT ON COLUMN outbox.status.enabled IS 'the setting outbox.enabled';
 COMMENT ON COLUMN outbox.status.version IS 'version of the extension''s objects';
 COMMENT ON COLUMN outbox.status.unmatched IS

@@ -501,7 +501,7 @@ field_of(const char *problem, const OutboxTarget *target, bool has_config)
  */
 OUTBOX_FUNCTION(outbox_check_options_1_0, 3)
 {
-	char				  *url = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	char				  *url = PG_ARGISNULL(0) ? NULL : text_to_cstring(PG_GETARG_TEXT_PP(0));
 	Jsonb				  *config = PG_ARGISNULL(1) ? NULL : PG_GETARG_JSONB_P(1);
 	OutboxTarget		   target = {.url = url};
 	const char			  *problem = NULL;
@@ -509,6 +509,8 @@ OUTBOX_FUNCTION(outbox_check_options_1_0, 3)
 	const char			  *notice = NULL;
 	const OutboxTransport *transport;
 
+	if (url == NULL)
+		PG_RETURN_VOID();
 	if (config)
 		check_object(config, "config", "{\"name\": \"value\"}");
 	transport = outbox_sinks_in_session(url, &problem);

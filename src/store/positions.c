@@ -93,6 +93,9 @@ refuse_pending(void)
 		 errmsg("what a position in outbox.positions names as pending is not readable")));
 }
 
+/* Far more than can be in flight */
+#define PENDING_MAX 10000000
+
 /* Reads a 'pending' of outbox.positions. */
 static int64 *
 read_pending(const bytea *pending, int *n)
@@ -105,7 +108,11 @@ read_pending(const bytea *pending, int *n)
 	for (*n = 0; outbox_seq_set_next(&r, &seqs[*n]);)
 	{
 		CHECK_FOR_INTERRUPTS();
-		if (++*n == max)
+		if (++*n > PENDING_MAX)
+			ereport(ERROR, (errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+							errmsg("more than %d events are pending", PENDING_MAX),
+							errhint("No position names so many.")));
+		if (*n == max)
 		{
 			max *= 2;
 			seqs = repalloc_huge(seqs, sizeof(int64) * max);

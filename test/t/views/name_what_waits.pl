@@ -99,6 +99,15 @@ $writer->quit;
 is(ask('SELECT reason IS NULL FROM outbox.status'), 't', 'one that has read them is not');
 $reader->quit;
 
+# --- A replay keeps what it has yet to read, though its endpoint is at the end of the log
+ask("SELECT count(outbox.emit('z', '{}')) FROM generate_series(1, 5000)");
+endpoint($node, $receiver, 'z', '/ok/z', "topics => '{z}', rate_limit => 0.01");
+$receiver->wait_delivered(1, path => '/ok/z', id => emit($node, 'z', '{}'));
+ask("SELECT outbox.replay('z', now() - interval '1 h'), outbox.resume_endpoint('a')");
+ok(wait_sql($node, "SELECT retained_by = 'z' AND (SELECT count(*) = 1 FROM outbox.replays WHERE finished_at IS NULL AND last_seq > 0) FROM outbox.status"),
+	'its endpoint is named, and no other one') or diag ask('SELECT retained_by FROM outbox.status');
+ask("SELECT outbox.drop_endpoint('z', discard => true)");
+
 # --- The numbers of endpoints go up to 2^31
 ask("ALTER SEQUENCE outbox.endpoint_settings_endpoint_id_seq RESTART WITH 2147483647");
 endpoint($node, $receiver, 'last', '/ok/last', "topics => '{last.*}'");

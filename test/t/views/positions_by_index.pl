@@ -1,4 +1,5 @@
 # Positions are found by index, and reading the views holds up nothing that is done to them.
+# A transaction on a standby that has read them is not ended by routine work.
 use strict;
 use warnings;
 
@@ -51,6 +52,18 @@ ask("TRUNCATE outbox.positions_$other");
 $node->wait_for_catchup($standby);
 is($far->query_safe("SELECT count(*) FROM outbox.stats"), 2, 'a transaction on a standby outlives the TRUNCATE of positions');
 $far->query_safe('COMMIT');
+
+# VACUUM cuts no table off either, however many rows at its end are gone
+$far->query_safe('BEGIN');
+$far->query_safe($_) foreach @views;
+ask("BEGIN; INSERT INTO outbox.parked (endpoint_id, seq, event_id, status, reason, attempts, parked_at)"
+	  . " SELECT endpoint_id, -n, gen_random_uuid(), 'dead', 'max_attempts', 1, now() FROM outbox.endpoint_settings, generate_series(1, 20000) n; ROLLBACK");
+ask('VACUUM outbox.parked');
+$node->wait_for_catchup($standby);
+is($far->query_safe("SELECT count(*) FROM outbox.dead_letters"), 0, 'nor does VACUUM end a transaction that has read all views');
+$far->query_safe('COMMIT');
+is(ask("SELECT string_agg(relname, ' ') FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND relkind = 'r' AND relname <> 'kept_events' AND 'vacuum_truncate=off' <> ALL (coalesce(reloptions, '{}'))"),
+	'', 'which is so for each table but the one with copies of payloads');
 is($standby->safe_psql('postgres', "SELECT string_agg(endpoint || delivered, ' ' ORDER BY endpoint) FROM outbox.stats"), 'a1 idle0', 'and it shows figures');
 
 # --- An old snapshot does not see the rows that came after it, and those that it saw are gone
