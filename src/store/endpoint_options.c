@@ -501,16 +501,18 @@ field_of(const char *problem, const OutboxTarget *target, bool has_config)
  */
 OUTBOX_FUNCTION(outbox_check_options_1_0, 3)
 {
-	char				  *url = PG_ARGISNULL(0) ? NULL : text_to_cstring(PG_GETARG_TEXT_PP(0));
+	char				  *url = NULL;
 	Jsonb				  *config = PG_ARGISNULL(1) ? NULL : PG_GETARG_JSONB_P(1);
-	OutboxTarget		   target = {.url = url};
+	OutboxTarget		   target = {.url = NULL};
 	const char			  *problem = NULL;
 	const char			  *hint = NULL;
 	const char			  *notice = NULL;
 	const OutboxTransport *transport;
 
-	if (url == NULL)
+	if (PG_ARGISNULL(0))
 		PG_RETURN_VOID();
+	url = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	target.url = url;
 	if (config)
 		check_object(config, "config", "{\"name\": \"value\"}");
 	transport = outbox_sinks_in_session(url, &problem);

@@ -109,9 +109,10 @@ read_pending(const bytea *pending, int *n)
 	{
 		CHECK_FOR_INTERRUPTS();
 		if (++*n > PENDING_MAX)
-			ereport(ERROR, (errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
-							errmsg("more than %d events are pending", PENDING_MAX),
-							errhint("No position names so many.")));
+			ereport(ERROR,
+					(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+					 errmsg("more than %d events are pending", PENDING_MAX),
+					 errhint("No position names so many.")));
 		if (*n == max)
 		{
 			max *= 2;
