@@ -103,7 +103,7 @@ head_wants(void *arg, const char *name, size_t len, OutboxRow *row)
 			outbox_head_count(s->endpoints[i], row);
 			outbox_busy_add(s->endpoints[i]); /* at least to publish it */
 		}
-	if (!wanted && outbox_serves_database())
+	if (!wanted && outbox_serves_database() && outbox_loop.roster.to_come == 0)
 		outbox_loop.unmatched++;
 	return attached ? s : NULL;
 }

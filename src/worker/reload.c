@@ -5,7 +5,8 @@
  * When settings have changed, the settings of the endpoints in outbox.endpoint_changes
  * are read.  So a change costs the same whatever the number of endpoints.  All settings
  * are read at the start, when the worker takes a share, and when a change may concern any
- * endpoint.
+ * endpoint.  Of new endpoints only some are read at a time, because deliveries wait
+ * meanwhile.
  */
 #include "base/outbox.h"
 
@@ -50,6 +51,12 @@
 
 /* If more endpoints have changed, the settings of all are read. */
 #define CHANGES_MAX 1000
+
+/* New endpoints whose settings one reload reads. */
+#define NEW_AT_ONCE 500
+
+/* New endpoints that the next reloads read: outbox_loop.roster.to_come of them. */
+static int32 *to_come;
 
 static OutboxEndpoint *meeting;				  /* the endpoint that is being loaded */
 static uint16		   weight[OUTBOX_SHARES]; /* endpoints of each share */
@@ -97,8 +104,8 @@ set_tenant(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 	if (ep->tenant == NULL)
 		ep->tenant = outbox_tenant_join(s->tenant);
 	outbox_tenant_set_limits(ep->tenant, part_of_tenant(s->tenant_in_flight),
-							 s->tenant_rate / outbox_workers_per_database, s->tenant_kept,
-							 s->tenant_kept_age);
+							 s->tenant_rate / outbox_workers_per_database,
+							 s->tenant_kept);
 	outbox_slots_limits_changed(ep->tenant);
 }
 
@@ -201,9 +208,12 @@ load_endpoint(const OutboxEndpointRow *s)
 
 typedef struct Reload
 {
-	bool			 all;  /* true if the settings of all are read */
-	List			*ids;  /* else of these endpoints */
-	OutboxEndpoint **list; /* all endpoints, or the new endpoints */
+	bool			 all;	/* true if the settings of all are read */
+	List			*ids;	/* else of these endpoints */
+	int32			*later; /* new endpoints that are not among them, by id */
+	int				 nlater;
+	int				 nread; /* endpoints whose settings were read */
+	OutboxEndpoint **list;	/* all endpoints, or the new endpoints */
 	int				 n;
 	int				 max;
 	bool			 some_left_out; /* true if an endpoint is another worker's, or held */
@@ -239,6 +249,7 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 	int				share = outbox_share_of(s->id);
 	bool			held = outbox_step_held(OUTBOX_STEP_RELOAD, s->id);
 
+	r->nread++;
 	if (r->all || !is_weighed(s->id))
 		r->weight[share] = Min(r->weight[share] + 1, PG_UINT16_MAX);
 	if (held)
@@ -319,30 +330,80 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 	r->list[r->n++] = ep;
 }
 
+static int
+compare_ids(const void *a, const void *b)
+{
+	int32 x = *(const int32 *) a;
+	int32 y = *(const int32 *) b;
+
+	return x < y ? -1 : x > y;
+}
+
+/*
+ * Adds the first of the new endpoints to r->ids.  An event that follows an endpoint waits
+ * in the log until it is read, so it loses nothing meanwhile.
+ */
+static void
+take_new(Reload *r, int32 *ids, int n)
+{
+	int taken = 0;
+
+	qsort(ids, n, sizeof(int32), compare_ids);
+	r->later = ids;
+	for (int i = 0; i < n; i++)
+	{
+		if (i > 0 && ids[i] == ids[i - 1])
+			continue;
+		if (taken < NEW_AT_ONCE)
+		{
+			r->ids = lappend_int(r->ids, ids[i]);
+			taken++;
+		}
+		else
+			ids[r->nlater++] = ids[i];
+	}
+}
+
 /*
  * Finds the endpoints that have changed since the last reload, and the endpoints that are
  * to be loaded again.  False: the settings of all have to be read (id 0).
  */
 static bool
-find_changed(List **ids)
+find_changed(Reload *r)
 {
 	Datum  args[1];
+	int32 *ids;
+	int	   nids = 0;
 	uint64 n;
 
 	if (changes_seen == NULL)
 		return false;
-	*ids = list_copy(outbox_roster_to_load());
+	r->ids = list_copy(outbox_roster_to_load());
 	args[0] = CStringGetTextDatum(changes_seen);
 	n = outbox_query(
 		"SELECT DISTINCT c.endpoint_id FROM outbox.endpoint_changes c"
 		" WHERE c.xid >="
 		" pg_catalog.pg_snapshot_xmin($1::pg_catalog.pg_snapshot)"
-		" AND NOT pg_catalog.pg_visible_in_snapshot(c.xid, $1::pg_catalog.pg_snapshot)"
-		" LIMIT " CppAsString2(CHANGES_MAX),
+		" AND NOT pg_catalog.pg_visible_in_snapshot(c.xid, $1::pg_catalog.pg_snapshot)",
 		1, (Oid[]){TEXTOID}, args, NULL);
-	for (uint64 i = 0; i < n; i++)
-		*ids = list_append_unique_int(*ids, row_int4(fetch_row(i), 0));
-	return list_length(*ids) < CHANGES_MAX && !list_member_int(*ids, 0);
+	ids = palloc(sizeof(int32) * (n + outbox_loop.roster.to_come + 1));
+	for (uint64 i = 0; i < n && list_length(r->ids) < CHANGES_MAX; i++)
+	{
+		int32 id = row_int4(fetch_row(i), 0);
+
+		if (id == 0)
+			return false;
+		if (is_weighed(id))
+			r->ids = list_append_unique_int(r->ids, id);
+		else
+			ids[nids++] = id;
+	}
+	if (list_length(r->ids) >= CHANGES_MAX)
+		return false;
+	if (outbox_loop.roster.to_come > 0)
+		memcpy(ids + nids, to_come, sizeof(int32) * outbox_loop.roster.to_come);
+	take_new(r, ids, nids + outbox_loop.roster.to_come);
+	return true;
 }
 
 /* An endpoint that has no settings any more is freed after the commit. */
@@ -471,6 +532,20 @@ take_some(Reload *r)
 	outbox_others_take(r->ids);
 }
 
+/* The reload is committed: the next one reads the endpoints that this one left. */
+static void
+note_to_come(const Reload *r)
+{
+	if (to_come)
+		pfree(to_come);
+	to_come = NULL;
+	outbox_loop.roster.to_come = r->all ? 0 : r->nlater;
+	if (outbox_loop.roster.to_come == 0)
+		return;
+	to_come = MemoryContextAlloc(TopMemoryContext, sizeof(int32) * r->nlater);
+	memcpy(to_come, r->later, sizeof(int32) * r->nlater);
+}
+
 static ArrayType *
 id_array(const List *ids)
 {
@@ -510,7 +585,7 @@ outbox_reload(bool tidy)
 				 0, NULL, NULL, NULL);
 	snapshot = MemoryContextStrdup(caller, row_text(fetch_row(0), 0));
 	seen = U64FromFullTransactionId(DatumGetFullTransactionId(fetch_row(0).values[1]));
-	r->all = all || !find_changed(&r->ids);
+	r->all = all || !find_changed(r);
 	outbox_others_begin(r->all);
 	begin_reload(r);
 	if (r->all)
@@ -525,6 +600,10 @@ outbox_reload(bool tidy)
 	outbox_retention_configure();
 	outbox_sources_configure();
 	look_for_dropped(r);
+	ereport(DEBUG1,
+			(errmsg_internal("outbox worker read the settings of %d endpoints",
+							 r->nread)));
+	note_to_come(r); /* after an error, all are read */
 	old = MemoryContextSwitchTo(caller);
 	r->ids = list_copy(r->ids); /* for after the commit */
 	MemoryContextSwitchTo(old);
@@ -588,15 +667,15 @@ outbox_reload_failed(void)
 bool
 outbox_reload_put_off(void)
 {
-	List  *ids = NIL;
+	Reload r = {0};
 	Datum  args[1];
 	bool   all;
 	uint64 n;
 
 	if (!outbox_forgotten_read())
 		return false;
-	all = !find_changed(&ids);
-	args[0] = PointerGetDatum(id_array(ids));
+	all = !find_changed(&r);
+	args[0] = PointerGetDatum(id_array(r.ids));
 	n = outbox_query(
 		"SELECT s.endpoint_id, s.xmin, k.xmin FROM outbox.endpoint_settings s"
 		" LEFT JOIN outbox.endpoint_secrets k"

@@ -348,7 +348,8 @@ reload_due(void)
 {
 	if (!outbox_step_may(OUTBOX_STEP_RELOAD))
 		return DT_NOEND;
-	return outbox_loop_reload_is_due() || outbox_roster_to_load() != NIL ?
+	return outbox_loop_reload_is_due() || outbox_roster_to_load() != NIL ||
+			outbox_loop.roster.to_come > 0 ?
 		0 :
 		outbox_loop.roster.reload_at;
 }

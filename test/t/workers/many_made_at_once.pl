@@ -1,0 +1,57 @@
+# Endpoints that one transaction makes are read in parts, and deliveries go on between them.
+use strict;
+use warnings;
+
+use OutboxTest;
+use List::Util qw(max sum0);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $made = 3000;
+my $node = outbox_node('main', conf => "log_min_messages = debug1\n");
+my $receiver = OutboxTest::Receiver->new('main');
+
+sub ask
+{
+	my ($sql) = @_;
+	return $node->safe_psql('postgres', $sql);
+}
+
+# How many settings each step has read
+sub steps
+{
+	my $log = slurp_file($node->logfile);
+	return $log =~ /worker read the settings of (\d+) endpoints/g;
+}
+
+endpoint($node, $receiver, 'first', '/ok/first', "topics => '{a.*}'");
+emit($node, 'a.b', '{}');
+ok($receiver->wait_delivered(1, path => '/ok/first'), 'the first endpoint gets its event');
+my $before = () = steps();
+my $unmatched = ask('SELECT unmatched FROM outbox.status');
+my $url = $receiver->url('/ok/new');
+ask("SELECT count(outbox.create_endpoint('e' || n, '$url', topics => ARRAY['new.' || n])) FROM generate_series(1, $made) n");
+
+# Each transaction comes while some of the new endpoints are read
+ask("SELECT outbox.emit('new.' || n, '{}') FROM generate_series($_, $made, 10) n") foreach 1 .. 10;
+ask("SELECT count(outbox.drop_endpoint('e' || n, discard => true)) FROM generate_series(1, $made, 100) n");
+ok(wait_sql($node, 'SELECT endpoints = ' . ($made * 0.99 + 1) . ' FROM outbox.workers'), 'all are read');
+my $kept = $made * 0.99;
+ok(wait_sql($node, "SELECT count(*) = $kept FROM outbox.stats WHERE endpoint LIKE 'e%' AND delivered = 1"), 'each gets its event');
+is(ask('SELECT sum(pending + processing + retrying + blocked + dead) FROM outbox.stats'), 0, 'and nothing waits');
+is(ask('SELECT unmatched FROM outbox.status'), $unmatched, 'no event counts as unmatched');
+
+my @steps = steps();
+@steps = @steps[ $before .. $#steps ];
+cmp_ok(max(@steps), '<=', 1000, 'no step reads all of them');
+cmp_ok(sum0(@steps), '>=', $kept, 'the steps were counted');
+
+# A worker that starts reads all
+my $pid = worker_pid($node);
+ask("SELECT pg_terminate_backend($pid)");
+new_worker($node, $pid);
+emit($node, 'new.2', '{}');
+ok(wait_sql($node, "SELECT delivered = 2 FROM outbox.stats WHERE endpoint = 'e2'"), 'a new worker has them, too');
+$node->stop;
+done_testing();
