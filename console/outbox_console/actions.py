@@ -581,7 +581,7 @@ async def retention(session, form):
 
 
 LIMITS = {"max_in_flight": ("Requests in flight", "int4"), "rate_limit": ("Requests per second", "float4"),
-          "max_kept": ("Deliveries that are kept", "int8"), "max_kept_age": ("Their age", "interval")}
+          "max_kept": ("Deliveries that are kept", "int8"), "max_kept_bytes": ("Their bytes", "int8"), "max_kept_age": ("Their age", "interval")}
 
 
 async def limits(session, form):
@@ -597,7 +597,7 @@ async def limits(session, form):
         wanted = {n: form.get(n) or None for n in LIMITS}
         plan.fields = [Field(n, "", v or "", kind="hidden") for n, v in wanted.items()]
         plan.will = ["%s: %s." % (LIMITS[n][0], v or "no limit of its own") for n, v in wanted.items()]
-        if wanted["max_kept"] or wanted["max_kept_age"]:
+        if any(wanted[n] for n in wanted if n.startswith("max_kept")):
             plan.will.append("Of the deliveries that are kept beyond that, the oldest are given up, and cannot be sent again.")
         plan.calls = [("SELECT outbox.set_tenant_limits(%%s, reset => true, %s)" % ", ".join("%s => %%s::%s" % (n, t) for n, (_, t) in LIMITS.items()),
                        (name, *wanted.values()))]

@@ -377,7 +377,7 @@ async def tenant(session, q):
     deliveries = await session.read("SELECT * FROM outbox.deliveries_page(tenant => %s, page_size => %s)", name, PAGE)
     deliveries.rows = [d for d in deliveries.rows if d["event_id"]]
     return {"name": name, "endpoints": answer, "deliveries": deliveries, "charts": await figures(session, None, name),
-            "limits": await session.read("SELECT max_in_flight, rate_limit, max_kept, max_kept_age FROM outbox.tenant_limits(%s)", name)}
+            "limits": await session.read("SELECT max_in_flight, rate_limit, max_kept, max_kept_bytes, max_kept_age FROM outbox.tenant_limits(%s)", name)}
 
 
 async def behind(session):

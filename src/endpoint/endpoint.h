@@ -349,7 +349,7 @@ typedef struct OutboxQueue
 
 /*
  * The endpoint's rows in outbox.parked.  Written by endpoint.c, parked_look.c, parking.c,
- * reader.c and kept_limit.c.
+ * reader.c, kept_limit.c and kept_size.c.
  */
 typedef struct OutboxParkedRows
 {
@@ -363,6 +363,7 @@ typedef struct OutboxParkedRows
 	bool  unblocking;				 /* true if rows may be left that are 'blocked' and in
 									  * no lane */
 	bool  unblocked;				 /* true if the current step made such rows due */
+	int64 sized;					 /* the bytes of rows up to this seq were read */
 	int64 given_up;					 /* rows up to this seq are beyond their tenant's
 									  * limit, and have a command */
 } OutboxParkedRows;

@@ -89,16 +89,13 @@ outbox_tenant_leave(OutboxTenant *t)
 /* Most tenants have no limits. */
 void
 outbox_tenant_set_limits(OutboxTenant *t, int max_in_flight, double rate_limit,
-						 int64 max_kept, int64 max_kept_age)
+						 OutboxKeptMost kept)
 {
 	nlimited -= outbox_tenant_is_limited(t);
-	if (t->kept == NULL && (max_kept > 0 || max_kept_age > 0))
+	if (t->kept == NULL && outbox_kept_most_is_set(kept))
 		t->kept = outbox_piece_alloc(&pieces, sizeof(OutboxKeptLimit));
 	if (t->kept)
-	{
-		t->kept->most = max_kept;
-		t->kept->max_age = max_kept_age;
-	}
+		t->kept->most = kept;
 	nlimited += outbox_tenant_is_limited(t);
 	if (t->pace == NULL && max_in_flight == 0 && rate_limit == 0)
 		return;

@@ -17,11 +17,23 @@ typedef struct OutboxGroup
 } OutboxGroup;
 
 /* How much may be kept in outbox.parked for the endpoints of a tenant (0: any amount). */
+typedef struct OutboxKeptMost
+{
+	int64 rows;	 /* without cancelled ones */
+	int64 bytes; /* of their events */
+	int64 age;	 /* µs since their events were emitted */
+} OutboxKeptMost;
+
+/* The same with what there is, of this worker's endpoints. */
 typedef struct OutboxKeptLimit
 {
-	int64 most;		/* rows, without cancelled ones */
-	int64 max_age;	/* µs since their events were emitted */
-	int64 rows;		/* that there are, of this worker's endpoints */
+	OutboxKeptMost most;
+
+	int64 rows;
+	int64 sized;	/* rows whose bytes were read, and that are there (kept_size.c) */
+	int64 bytes;	/* of these */
+	int64 changed;	/* rows that came or went since, whose bytes are guessed */
+	bool  complete; /* true if the bytes of all rows were read */
 	int64 given_up; /* because of the limits, and not reported yet */
 	bool  looked;	/* true if the present step has examined the tenant */
 } OutboxKeptLimit;
@@ -59,8 +71,13 @@ extern uint64 outbox_tenant_number(const OutboxTenant *t);
 
 /* 'max_in_flight' 0: no limit.  'rate_limit' is per second, and 0: no limit. */
 extern void outbox_tenant_set_limits(OutboxTenant *t, int max_in_flight,
-									 double rate_limit, int64 max_kept,
-									 int64 max_kept_age);
+									 double rate_limit, OutboxKeptMost kept);
+
+static inline bool
+outbox_kept_most_is_set(OutboxKeptMost most)
+{
+	return most.rows > 0 || most.bytes > 0 || most.age > 0;
+}
 
 /* The first is true if any tenant, the second if this one has a limit of what is kept. */
 extern bool outbox_tenants_are_limited(void);
@@ -68,7 +85,7 @@ extern bool outbox_tenants_are_limited(void);
 static inline bool
 outbox_tenant_is_limited(const OutboxTenant *t)
 {
-	return t && t->kept && (t->kept->most > 0 || t->kept->max_age > 0);
+	return t && t->kept && outbox_kept_most_is_set(t->kept->most);
 }
 
 /*

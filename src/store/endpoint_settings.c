@@ -144,6 +144,7 @@ read_ordering(const char *name)
 	next(COL_TENANT_IN_FLIGHT, "COALESCE(l.max_in_flight, a.max_in_flight)") \
 	next(COL_TENANT_RATE, "COALESCE(l.rate_limit, a.rate_limit)::pg_catalog.float8") \
 	next(COL_TENANT_KEPT, "COALESCE(l.max_kept, a.max_kept)") \
+	next(COL_TENANT_KEPT_BYTES, "COALESCE(l.max_kept_bytes, a.max_kept_bytes)") \
 	next(COL_TENANT_KEPT_AGE, "(pg_catalog.date_part('epoch'," \
 		 " COALESCE(l.max_kept_age, a.max_kept_age)) * 1000000)::pg_catalog.int8") \
 	next(COL_SUBSCRIPTION, "(SELECT pg_catalog.max(v.version) FROM outbox.subscriptions v" \
@@ -222,8 +223,9 @@ read_row(OutboxColumns row, OutboxApplyEndpointRow apply, void *arg)
 	s.disable_after = row_int8(row, COL_DISABLE_AFTER);
 	s.tenant_in_flight = row_int4(row, COL_TENANT_IN_FLIGHT);
 	s.tenant_rate = row_float8(row, COL_TENANT_RATE);
-	s.tenant_kept = row_int8(row, COL_TENANT_KEPT);
-	s.tenant_kept_age = row_int8(row, COL_TENANT_KEPT_AGE);
+	s.tenant_kept.rows = row_int8(row, COL_TENANT_KEPT);
+	s.tenant_kept.bytes = row_int8(row, COL_TENANT_KEPT_BYTES);
+	s.tenant_kept.age = row_int8(row, COL_TENANT_KEPT_AGE);
 	s.config = row.nulls[COL_CONFIG] ? NULL : DatumGetJsonbP(row.values[COL_CONFIG]);
 	s.has_credentials = DatumGetBool(row.values[COL_HAS_CREDENTIALS]);
 	s.credentials = row.nulls[COL_CREDENTIALS] ?

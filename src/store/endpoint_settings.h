@@ -24,8 +24,7 @@ typedef struct OutboxEndpointRow
 	const char		*tenant;		   /* NULL: none */
 	int				 tenant_in_flight; /* of all its endpoints (0: no limit) */
 	double			 tenant_rate;	   /* the same, per second */
-	int64			 tenant_kept;	   /* the same, rows of outbox.parked */
-	int64			 tenant_kept_age;  /* the same, µs */
+	OutboxKeptMost	 tenant_kept;	   /* the same, in outbox.parked */
 	const char		*url;
 	int				 npatterns;
 	char		   **patterns;

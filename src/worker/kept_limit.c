@@ -1,6 +1,7 @@
 /*
  * kept_limit.c
- *	  Owns how much is kept for a tenant: its limits max_kept and max_kept_age.
+ *	  Owns how much is kept for a tenant: its limits max_kept, max_kept_bytes and
+ *	  max_kept_age.
  *
  * What is kept are rows of outbox.parked that wait or are dead.  Beyond the limits the
  * oldest of them are given up, as if an operator had discarded them: each gets a command
@@ -25,6 +26,7 @@
 #include "log/kept.h"
 #include "log/transaction.h"
 #include "worker/kept_limit.h"
+#include "worker/kept_size.h"
 #include "worker/loop.h"
 
 /* µs between two looks at all tenants, and while rows are given up. */
@@ -35,8 +37,12 @@
 #define AT_ONCE 500
 #define OLD_AT_ONCE 100
 
-/* No tenant is begun with after this time (µs). */
+/*
+ * No tenant is begun with after this time (µs).  Between two steps, the worker does other
+ * work for REST times as long as the step took.
+ */
 #define STEP_TIME (5 * 1000)
+#define REST 19
 
 static TimestampTz look_at;
 static int		   next;	 /* in the roster: whose tenant's turn it is */
@@ -49,7 +55,16 @@ typedef struct Candidates
 	OutboxEndpoint **endpoints;
 	int64			*upto; /* by endpoint: the last row that is given up */
 	int				 nrows;
+	int64			 bytes;
 } Candidates;
+
+/* What is to be given up of a tenant: so many rows and bytes, and the events before 'old'. */
+typedef struct Excess
+{
+	int64		rows;
+	int64		bytes;
+	TimestampTz old;
+} Excess;
 
 TimestampTz
 outbox_kept_limit_due(void)
@@ -62,8 +77,11 @@ outbox_kept_limit_has_room(const OutboxEndpoint *ep)
 {
 	const OutboxTenant *t = ep->tenant;
 
-	return t == NULL || t->kept == NULL || t->kept->most == 0 ||
-		t->kept->rows < t->kept->most + 2 * AT_ONCE;
+	if (t == NULL || t->kept == NULL)
+		return true;
+	if (t->kept->most.bytes > 0 && outbox_kept_size(t) > t->kept->most.bytes)
+		return false;
+	return t->kept->most.rows == 0 || t->kept->rows < t->kept->most.rows + 2 * AT_ONCE;
 }
 
 static int64
@@ -134,33 +152,43 @@ commands_wait(Datum ids, Datum upto)
 
 /*
  * Reads the oldest rows, 'each' of an endpoint at most, in the order of their numbers.  The
- * times of their events are read where the age counts.
+ * times and the sizes of their events are read where they count.
  */
 static void
-read_oldest(Datum ids, Datum from, int each, bool by_age)
+read_oldest(Datum ids, Datum from, int each, const Excess *excess)
 {
 	static SPIPlanPtr plan;
-	Datum			  args[4] = {ids, from, Int64GetDatum(each), BoolGetDatum(by_age)};
+	Datum			  args[5] = {ids, from, Int64GetDatum(each),
+								 BoolGetDatum(excess->old != DT_NOBEGIN),
+								 BoolGetDatum(excess->bytes > 0)};
 
 	outbox_plan_run(
 		&plan,
 		"SELECT i.n, p.seq, CASE WHEN $4 THEN (SELECT a.created_at"
-		" FROM outbox.all_events a WHERE a.seq = p.seq AND a.id = p.event_id LIMIT 1) END"
-		" FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2))"
+		" FROM outbox.all_events a WHERE a.seq = p.seq AND a.id = p.event_id LIMIT 1) END,"
+		" CASE WHEN $5 THEN " OUTBOX_KEPT_SIZE
+		" END FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2))"
 		" WITH ORDINALITY i(id, seq, n) CROSS JOIN LATERAL"
 		" (SELECT k.seq, k.event_id FROM outbox.parked k WHERE k.endpoint_id = i.id"
 		" AND k.seq > i.seq AND k.status <> 'cancelled' ORDER BY k.seq LIMIT $3) p"
 		" ORDER BY p.seq",
-		4, (Oid[]){INT4ARRAYOID, INT8ARRAYOID, INT8OID, BOOLOID}, args, NULL);
+		5, (Oid[]){INT4ARRAYOID, INT8ARRAYOID, INT8OID, BOOLOID, BOOLOID}, args, NULL);
+}
+
+static bool
+is_excess(const Candidates *c, OutboxColumns row, const Excess *excess)
+{
+	return c->nrows < excess->rows || c->bytes < excess->bytes ||
+		(excess->old != DT_NOBEGIN && row_time(row, 2, DT_NOEND) < excess->old);
 }
 
 /*
- * Chooses rows among the ones that were read: 'excess' of them, or with 0 the ones whose
- * events were emitted before 'old'.  It ends where an endpoint may have further rows that
- * were not read, because these may be older than the next ones of others.
+ * Chooses rows among the ones that were read, while there is an excess.  It ends where an
+ * endpoint may have further rows that were not read, because these may be older than the
+ * next ones of others.
  */
 static Datum
-choose_rows(Candidates *c, int64 excess, TimestampTz old, int each, Datum *seqs)
+choose_rows(Candidates *c, const Excess *excess, int each, Datum *seqs)
 {
 	int	   found = (int) SPI_processed;
 	Datum *ids = palloc(sizeof(Datum) * Max(found, 1));
@@ -172,8 +200,9 @@ choose_rows(Candidates *c, int64 excess, TimestampTz old, int each, Datum *seqs)
 		OutboxColumns row = fetch_row(c->nrows);
 		int			  i = (int) row_int8(row, 0) - 1;
 
-		if (excess > 0 ? c->nrows == excess : row_time(row, 2, DT_NOEND) >= old)
+		if (c->nrows == AT_ONCE || !is_excess(c, row, excess))
 			break;
+		c->bytes += row_int8(row, 3);
 		ids[c->nrows] = Int32GetDatum(c->endpoints[i]->id);
 		numbers[c->nrows++] = c->upto[i] = row_int8(row, 1);
 		if (++taken[i] == each)
@@ -197,28 +226,39 @@ write_commands(Datum ids, Datum seqs)
 					2, (Oid[]){INT4ARRAYOID, INT8ARRAYOID}, (Datum[]){ids, seqs}, NULL);
 }
 
-static int64
-excess_of(const OutboxTenant *t)
+/* While the sizes are not all known, nothing is given up because of them. */
+static Excess
+excess_of(const OutboxTenant *t, TimestampTz now)
 {
-	return t->kept->most > 0 ? Max(t->kept->rows - t->kept->most, 0) : 0;
+	const OutboxKeptMost *most = &t->kept->most;
+	Excess				  e = {.old = most->age > 0 ? now - most->age : DT_NOBEGIN};
+
+	if (most->rows > 0)
+		e.rows = Max(t->kept->rows - most->rows, 0);
+	if (most->bytes > 0 && t->kept->complete)
+		e.bytes = Max(outbox_kept_size(t) - most->bytes, 0);
+	return e;
 }
 
 /* Returns false if commands of the tenant wait. */
 static bool
-examine(const OutboxTenant *t, TimestampTz now, Candidates *c)
+examine(OutboxTenant *t, TimestampTz now, Candidates *c)
 {
-	int64 excess = excess_of(t);
-	int	  each = (excess > 0 ? AT_ONCE : OLD_AT_ONCE) / c->n + 1;
-	Datum ids = numbers_of(c);
-	Datum from = outbox_int8_array(c->upto, c->n);
-	Datum seqs;
+	Datum  ids = numbers_of(c);
+	Datum  from = outbox_int8_array(c->upto, c->n);
+	Excess excess;
+	Datum  seqs;
+	int	   each;
 
 	if (commands_wait(ids, from))
 		return false;
-	read_oldest(ids, from, each, excess == 0);
-	ids = choose_rows(c, Min(excess, AT_ONCE),
-					  t->kept->max_age > 0 ? now - t->kept->max_age : DT_NOBEGIN, each,
-					  &seqs);
+	outbox_kept_size_read(t, c->endpoints, c->n);
+	excess = excess_of(t, now);
+	if (excess.rows + excess.bytes == 0 && excess.old == DT_NOBEGIN)
+		return true;
+	each = (excess.rows + excess.bytes > 0 ? AT_ONCE : OLD_AT_ONCE) / c->n + 1;
+	read_oldest(ids, from, each, &excess);
+	ids = choose_rows(c, &excess, each, &seqs);
 	if (c->nrows > 0)
 		write_commands(ids, seqs);
 	return true;
@@ -233,6 +273,7 @@ note(OutboxTenant *t, const Candidates *c)
 	t->kept->given_up += c->nrows;
 	if (c->nrows > 0)
 	{
+		outbox_kept_size_left(t, c->nrows, c->bytes);
 		gives_up = true;
 		outbox_loop.commands_pending = true;
 	}
@@ -244,7 +285,8 @@ note(OutboxTenant *t, const Candidates *c)
 				 "outbox kept more for tenant \"%s\" than its limits allow: " INT64_FORMAT
 				 " deliveries are given up",
 				 t->name, t->kept->given_up),
-			 errhint("outbox.set_tenant_limits() changes max_kept and max_kept_age.")));
+			 errhint(
+				 "outbox.set_tenant_limits() changes max_kept, max_kept_bytes and max_kept_age.")));
 		t->kept->given_up = 0;
 	}
 }
@@ -255,9 +297,11 @@ look(OutboxTenant *t, TimestampTz now)
 {
 	Candidates c = {.endpoints = palloc(sizeof(OutboxEndpoint *) * t->nendpoints),
 					.upto = palloc(sizeof(int64) * t->nendpoints)};
+	Excess	   excess = excess_of(t, now);
 	bool	   examined;
 
-	if (excess_of(t) > 0 || t->kept->max_age > 0 || t->kept->given_up > 0)
+	if (excess.rows > 0 || t->kept->most.bytes > 0 || t->kept->most.age > 0 ||
+		t->kept->given_up > 0)
 		outbox_subscribers_of_tenant(t, add_candidate, &c);
 	if (c.n == 0)
 		return false;
@@ -267,13 +311,15 @@ look(OutboxTenant *t, TimestampTz now)
 	outbox_txn_commit();
 	if (examined)
 		note(t, &c);
-	return !examined || c.nrows > 0;
+	return !examined || c.nrows > 0 || outbox_kept_size_is_due(t);
 }
 
 void
 outbox_kept_limit_run(void *arg)
 {
 	TimestampTz now = *(TimestampTz *) arg;
+	TimestampTz begun = GetCurrentTimestamp();
+	TimestampTz ended;
 	bool		more = false;
 	int			i;
 
@@ -282,7 +328,7 @@ outbox_kept_limit_run(void *arg)
 	{
 		OutboxEndpoint *ep;
 
-		if (i > 0 && GetCurrentTimestamp() - now >= STEP_TIME)
+		if (i > 0 && GetCurrentTimestamp() - begun >= STEP_TIME)
 			break;
 		if (next >= outbox_loop.roster.n)
 			next = 0;
@@ -297,5 +343,8 @@ outbox_kept_limit_run(void *arg)
 		gives_up = false;
 		outbox_kept_released();
 	}
-	look_at = i < outbox_loop.roster.n ? now : now + (more ? AGAIN_AFTER : LOOK_EVERY);
+	ended = GetCurrentTimestamp();
+	look_at = ended + Max(ended - begun, 0) * REST;
+	if (i == outbox_loop.roster.n)
+		look_at = Max(look_at, begun + (more ? AGAIN_AFTER : LOOK_EVERY));
 }

@@ -43,9 +43,10 @@ refused("SELECT outbox.set_tenant_limits('a', max_in_flight => 0)", '22023', 'no
 refused("SELECT outbox.set_tenant_limits('a', rate_limit => 0)", '22023', 'no request at all');
 refused("SELECT outbox.set_tenant_limits('a', rate_limit => 'nan')", '22023', 'no number');
 refused("SELECT outbox.set_tenant_limits('a', max_kept => 0)", '22023', 'no delivery at all');
+refused("SELECT outbox.set_tenant_limits('a', max_kept_bytes => 0)", '22023', 'no byte at all');
 refused("SELECT outbox.set_tenant_limits('a', max_kept_age => '$_')", '22023', "an age of $_") foreach '0', '-1 day', '100 years';
 refused("SELECT outbox.set_tenant_limits('')", '22023', 'no tenant');
-is(ask("SELECT num_nonnulls(max_in_flight, rate_limit, max_kept, max_kept_age) FROM outbox.tenant_limits('a')"), 0, 'no limits by default');
+is(ask("SELECT num_nonnulls(max_in_flight, rate_limit, max_kept, max_kept_bytes, max_kept_age) FROM outbox.tenant_limits('a')"), 0, 'no limits by default');
 
 # max_in_flight, over three endpoints
 endpoint($node, $receiver, "few.$_", "/hold/few.$_", "topics => '{few}', tenant => 'few', timeout => '5 min'") foreach 1 .. 3;
