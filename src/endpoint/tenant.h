@@ -24,7 +24,7 @@ typedef struct OutboxKeptMost
 	int64 age;	 /* µs since their events were emitted */
 } OutboxKeptMost;
 
-/* The same with what there is, of this worker's endpoints. */
+/* The same, and the rows of this worker's endpoints. */
 typedef struct OutboxKeptLimit
 {
 	OutboxKeptMost most;

@@ -145,8 +145,8 @@ compare_backlog(const void *a, const void *b)
 
 /*
  * Decides for which endpoints events are kept: the ones that lack least, while all that
- * they lack of the log is at most 'left' events, and those whose tenant has a limit of what
- * is kept.  Events kept for an endpoint count as retained by it: it lacks at most 'allowed'
+ * they lack of the log is at most 'left' events, and the ones whose tenant has a limit of
+ * kept rows.  Events kept for an endpoint count as retained by it: it lacks at most 'allowed'
  * events.
  */
 static void

@@ -24,7 +24,7 @@ extern bool outbox_chores_first(TimestampTz now);
 extern void outbox_chores_backlog(TimestampTz now);
 extern void outbox_chores_last(TimestampTz now);
 
-/* The worker is about to end: outcomes and what it has counted are written. */
+/* The worker is about to end: outcomes and counts are written. */
 extern void outbox_chores_end(TimestampTz now);
 
 /* Returns when one of the steps is due by itself. */

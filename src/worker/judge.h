@@ -9,7 +9,7 @@
 
 /*
  * True if the endpoint has a filter that is not to be evaluated now, because filters have
- * taken too much time: its own, or those of its tenant.
+ * taken too much time: its own, or the ones of its tenant.
  */
 extern bool outbox_judge_later(OutboxEndpoint *ep);
 

@@ -48,7 +48,7 @@ static TimestampTz look_at;
 static int		   next;	 /* in the roster: whose tenant's turn it is */
 static bool		   gives_up; /* true if rows were given up since copies were released */
 
-/* The endpoints of a tenant that have rows, and what is given up of them. */
+/* The endpoints of a tenant that have rows, and the rows that are given up. */
 typedef struct Candidates
 {
 	int				 n;

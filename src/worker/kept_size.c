@@ -2,8 +2,8 @@
  * kept_size.c
  *	  Owns how many bytes are kept for a tenant that has the limit max_kept_bytes.
  *
- * The number of rows is known, and not what each of them takes.  So the sizes of all rows
- * are read once, in slices, and afterwards those of new ones, which have higher numbers.
+ * The number of rows is known, and not the size of each.  So the sizes of all rows
+ * are read once, in slices, and afterwards the ones of new rows, which have higher numbers.
  * A row that goes is taken to have the mean size, because its own is not known any more.
  * If many rows have gone or come out of order, all sizes are read again.
  */

@@ -15,7 +15,7 @@
 	" + 2 * COALESCE(pg_catalog.pg_column_size(a.key), 0)" \
 	" FROM outbox.all_events a WHERE a.seq = p.seq AND a.id = p.event_id LIMIT 1)"
 
-/* Returns the bytes of what is kept.  Rows whose size was not read count as the others. */
+/* Returns how many bytes are kept.  Rows whose size was not read count as the others. */
 extern int64 outbox_kept_size(const OutboxTenant *t);
 
 /* True if there are rows whose sizes have to be read. */

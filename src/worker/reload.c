@@ -37,6 +37,7 @@
 #include "store/positions.h"
 #include "worker/busy.h"
 #include "worker/challenges.h"
+#include "worker/changes.h"
 #include "worker/dispatch.h"
 #include "worker/forget.h"
 #include "worker/loop.h"
@@ -48,15 +49,6 @@
 #include "worker/reload.h"
 #include "worker/roster.h"
 #include "worker/slots.h"
-
-/* If more endpoints have changed, the settings of all are read. */
-#define CHANGES_MAX 1000
-
-/* New endpoints whose settings one reload reads. */
-#define NEW_AT_ONCE 500
-
-/* New endpoints that the next reloads read: outbox_loop.roster.to_come of them. */
-static int32 *to_come;
 
 static OutboxEndpoint *meeting;				  /* the endpoint that is being loaded */
 static uint16		   weight[OUTBOX_SHARES]; /* endpoints of each share */
@@ -210,8 +202,6 @@ typedef struct Reload
 {
 	bool			 all;	/* true if the settings of all are read */
 	List			*ids;	/* else of these endpoints */
-	int32			*later; /* new endpoints that are not among them, by id */
-	int				 nlater;
 	int				 nread; /* endpoints whose settings were read */
 	OutboxEndpoint **list;	/* all endpoints, or the new endpoints */
 	int				 n;
@@ -328,82 +318,6 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 			MemoryContextAlloc(outbox_roster_cxt, sizeof(OutboxEndpoint *) * r->max);
 	}
 	r->list[r->n++] = ep;
-}
-
-static int
-compare_ids(const void *a, const void *b)
-{
-	int32 x = *(const int32 *) a;
-	int32 y = *(const int32 *) b;
-
-	return x < y ? -1 : x > y;
-}
-
-/*
- * Adds the first of the new endpoints to r->ids.  An event that follows an endpoint waits
- * in the log until it is read, so it loses nothing meanwhile.
- */
-static void
-take_new(Reload *r, int32 *ids, int n)
-{
-	int taken = 0;
-
-	qsort(ids, n, sizeof(int32), compare_ids);
-	r->later = ids;
-	for (int i = 0; i < n; i++)
-	{
-		if (i > 0 && ids[i] == ids[i - 1])
-			continue;
-		if (taken < NEW_AT_ONCE)
-		{
-			r->ids = lappend_int(r->ids, ids[i]);
-			taken++;
-		}
-		else
-			ids[r->nlater++] = ids[i];
-	}
-}
-
-/*
- * Finds the endpoints that have changed since the last reload, and the endpoints that are
- * to be loaded again.  False: the settings of all have to be read (id 0).
- */
-static bool
-find_changed(Reload *r)
-{
-	Datum  args[1];
-	int32 *ids;
-	int	   nids = 0;
-	uint64 n;
-
-	if (changes_seen == NULL)
-		return false;
-	r->ids = list_copy(outbox_roster_to_load());
-	args[0] = CStringGetTextDatum(changes_seen);
-	n = outbox_query(
-		"SELECT DISTINCT c.endpoint_id FROM outbox.endpoint_changes c"
-		" WHERE c.xid >="
-		" pg_catalog.pg_snapshot_xmin($1::pg_catalog.pg_snapshot)"
-		" AND NOT pg_catalog.pg_visible_in_snapshot(c.xid, $1::pg_catalog.pg_snapshot)",
-		1, (Oid[]){TEXTOID}, args, NULL);
-	ids = palloc(sizeof(int32) * (n + outbox_loop.roster.to_come + 1));
-	for (uint64 i = 0; i < n && list_length(r->ids) < CHANGES_MAX; i++)
-	{
-		int32 id = row_int4(fetch_row(i), 0);
-
-		if (id == 0)
-			return false;
-		if (is_weighed(id))
-			r->ids = list_append_unique_int(r->ids, id);
-		else
-			ids[nids++] = id;
-	}
-	if (list_length(r->ids) >= CHANGES_MAX)
-		return false;
-	if (outbox_loop.roster.to_come > 0)
-		memcpy(ids + nids, to_come, sizeof(int32) * outbox_loop.roster.to_come);
-	take_new(r, ids, nids + outbox_loop.roster.to_come);
-	return true;
 }
 
 /* An endpoint that has no settings any more is freed after the commit. */
@@ -532,20 +446,6 @@ take_some(Reload *r)
 	outbox_others_take(r->ids);
 }
 
-/* The reload is committed: the next one reads the endpoints that this one left. */
-static void
-note_to_come(const Reload *r)
-{
-	if (to_come)
-		pfree(to_come);
-	to_come = NULL;
-	outbox_loop.roster.to_come = r->all ? 0 : r->nlater;
-	if (outbox_loop.roster.to_come == 0)
-		return;
-	to_come = MemoryContextAlloc(TopMemoryContext, sizeof(int32) * r->nlater);
-	memcpy(to_come, r->later, sizeof(int32) * r->nlater);
-}
-
 static ArrayType *
 id_array(const List *ids)
 {
@@ -585,7 +485,7 @@ outbox_reload(bool tidy)
 				 0, NULL, NULL, NULL);
 	snapshot = MemoryContextStrdup(caller, row_text(fetch_row(0), 0));
 	seen = U64FromFullTransactionId(DatumGetFullTransactionId(fetch_row(0).values[1]));
-	r->all = all || !find_changed(r);
+	r->all = all || !outbox_changes_find(changes_seen, is_weighed, &r->ids);
 	outbox_others_begin(r->all);
 	begin_reload(r);
 	if (r->all)
@@ -603,7 +503,7 @@ outbox_reload(bool tidy)
 	ereport(DEBUG1,
 			(errmsg_internal("outbox worker read the settings of %d endpoints",
 							 r->nread)));
-	note_to_come(r); /* after an error, all are read */
+	outbox_changes_found(r->all); /* after an error, all are read */
 	old = MemoryContextSwitchTo(caller);
 	r->ids = list_copy(r->ids); /* for after the commit */
 	MemoryContextSwitchTo(old);
@@ -667,15 +567,15 @@ outbox_reload_failed(void)
 bool
 outbox_reload_put_off(void)
 {
-	Reload r = {0};
+	List  *ids = NIL;
 	Datum  args[1];
 	bool   all;
 	uint64 n;
 
 	if (!outbox_forgotten_read())
 		return false;
-	all = !find_changed(&r);
-	args[0] = PointerGetDatum(id_array(r.ids));
+	all = !outbox_changes_find(changes_seen, is_weighed, &ids);
+	args[0] = PointerGetDatum(id_array(ids));
 	n = outbox_query(
 		"SELECT s.endpoint_id, s.xmin, k.xmin FROM outbox.endpoint_settings s"
 		" LEFT JOIN outbox.endpoint_secrets k"
