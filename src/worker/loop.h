@@ -8,7 +8,10 @@
 #include "endpoint/endpoint.h"
 #include "store/settle.h"
 
-/* The endpoints of this worker.  Written by busy.c, reload.c, roster.c and worker.c. */
+/*
+ * The endpoints of this worker.  Written by busy.c, changes.c, reload.c, roster.c and
+ * worker.c.
+ */
 typedef struct OutboxLoopRoster
 {
 	OutboxEndpoint **endpoints; /* by id */
