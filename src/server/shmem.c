@@ -121,6 +121,11 @@ clear_worker(OutboxWorker *worker, bool first)
 	worker->failures = 0;
 	worker->delay = 0;
 	worker->absence = OUTBOX_ABSENCE_NONE;
+	worker->waits_for_lock = false;
+	worker->rests = OUTBOX_WORKER_NONE;
+	worker->rested_at = 0;
+	worker->rests_until = 0;
+	worker->stuck_for = 0;
 	worker->exited = false;
 	worker->exited_cleanly = false;
 	worker->found_none = false;

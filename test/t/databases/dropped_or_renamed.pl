@@ -79,6 +79,13 @@ nothing_arrives($receiver, 'the copy sends nothing', 1, path => '/ok/one');
 works('uno', '/ok/one', 'after having been a template');
 quickly('DROP DATABASE copy', 'the copy can be dropped');
 
+# The next database has its place in shared memory
+$node->safe_psql('postgres', 'CREATE DATABASE next');
+$node->safe_psql('next', 'CREATE EXTENSION outbox');
+isnt($node->safe_psql('next', 'SELECT state FROM outbox.status'), 'held', 'another database is not held because the copy was');
+ok(worker_pid($node, 'next'), 'and has a worker');
+quickly('DROP DATABASE next', 'it can be dropped');
+
 # A role that may not drop it does not disturb it either
 my $pid = worker_pid($node, 'two');
 $node->safe_psql('postgres', 'CREATE ROLE stranger LOGIN');
