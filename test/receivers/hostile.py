@@ -75,7 +75,7 @@ endless("has a length of zeros without end", CHUNKED, b"0")
 
 # --------------------------------------------------------------------------- HTTP/2
 
-DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE = 0, 1, 2, 3, 4, 6, 8
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PING, WINDOW_UPDATE, CONTINUATION = 0, 1, 2, 3, 4, 6, 8, 9
 END_STREAM, ACK, END_HEADERS = 1, 1, 4
 
 
@@ -116,6 +116,11 @@ h2("sends headers for a closed stream without end", frame(HEADERS, END_HEADERS, 
    head=frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\x89"))
 h2("answers, and sends empty data without end", frame(DATA, 0, 1), head=ANSWER)
 h2("answers, and pads without end", frame(DATA, 8, 1, b"\xff" + b"\0" * 255), head=ANSWER)
+h2("continues its headers without end", frame(CONTINUATION, 0, 1), head=frame(HEADERS, 0, 1, b"\x88"))
+h2("continues its headers with lines without end", frame(CONTINUATION, 0, 1, b"\x40\x01a\x01b" * 3200), head=frame(HEADERS, 0, 1, b"\x88"))
+# A line of 4,000 bytes in its table, and 12,000 references of one byte to it
+h2("refers to a long line without end", frame(HEADERS, END_HEADERS, 1, b"\x08\x03103\x40\x01a\x7f\xa1\x1e" + b"x" * 4000 + b"\xbe" * 12000))
+h2("resizes tables without end", frame(SETTINGS, 0, 0, (setting(1, 0) + setting(1, 4096)) * 100))
 h2("has a window of 0", b"", settings=setting(4, 0))
 h2("has no streams", b"", settings=setting(3, 0))
 
