@@ -47,7 +47,7 @@ class Shape:
     def __init__(self, bench, cluster, size, tenants):
         self.sql, self.cluster, self.size = cluster.sql, cluster, size
         self.tenant = f", tenant => 't' || i % {size}" if tenants else ""
-        self.words = f"{size:,} endpoints, {'a tenant each' if tenants else 'no tenants'}"
+        self.words = f"{size:,} endpoint{'s' if size > 1 else ''}, {'a tenant each' if tenants else 'no tenants'}"
         self.slots = max(min(size * SHARE, SLOTS), size)	# each has one, and all have these
         self.many = bench.scale(max(30000, 2 * size), max(2000, size))
         self.rows = f"{size:,}", "each its own" if tenants else "none"
