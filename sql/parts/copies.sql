@@ -190,18 +190,12 @@ BEGIN
     UPDATE outbox.events e
     SET key = NULL, headers = NULL, payload = NULL, body = NULL, content_type = NULL
     FROM outbox.forgotten f
-    WHERE f.complete_at IS NULL AND e.tenant = f.tenant AND (f.key IS NULL OR f.key = e.key)
-    AND (e.payload IS NOT NULL OR e.body IS NOT NULL)
-    AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), f.snapshot);
+    WHERE outbox.forgets(f, e.tenant, e.key, e.epoch, e.xid) AND (e.payload IS NOT NULL OR e.body IS NOT NULL);
     UPDATE outbox.kept_events k
     SET key = NULL, headers = NULL, payload = NULL, body = NULL, content_type = NULL
     FROM outbox.forgotten f
-    WHERE f.complete_at IS NULL AND k.tenant = f.tenant AND (f.key IS NULL OR f.key = k.key)
-    AND (k.payload IS NOT NULL OR k.body IS NOT NULL)
-    AND pg_visible_in_snapshot(outbox.log_xid(k.epoch, k.xid), f.snapshot);
-    DELETE FROM outbox.scheduled e USING outbox.forgotten f
-    WHERE f.complete_at IS NULL AND e.tenant = f.tenant AND (f.key IS NULL OR f.key = e.key)
-    AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), f.snapshot);
+    WHERE outbox.forgets(f, k.tenant, k.key, k.epoch, k.xid) AND (k.payload IS NOT NULL OR k.body IS NOT NULL);
+    DELETE FROM outbox.scheduled e USING outbox.forgotten f WHERE outbox.forgets(f, e.tenant, e.key, e.epoch, e.xid);
     UPDATE outbox.forgotten SET snapshot = '3:3:' WHERE complete_at IS NULL;
 
     -- Kept copies of events that the log still has: the events get another epoch.

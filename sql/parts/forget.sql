@@ -26,6 +26,14 @@ CREATE TABLE outbox.forgotten (
 CREATE INDEX forgotten_open_idx ON outbox.forgotten (tenant) WHERE complete_at IS NULL;
 COMMENT ON TABLE outbox.forgotten IS 'Tenants whose events outbox.forget() removed, and how far that is';
 
+-- Without SET, so that PostgreSQL puts it into the statement that calls it.
+CREATE FUNCTION outbox.forgets(f outbox.forgotten, tenant text, key text, epoch int8, xid xid8) RETURNS bool
+LANGUAGE sql STABLE PARALLEL UNSAFE
+RETURN f.complete_at IS NULL AND f.tenant = tenant AND (f.key IS NULL OR f.key = key)
+    AND pg_visible_in_snapshot(outbox.log_xid(epoch, xid), f.snapshot);
+COMMENT ON FUNCTION outbox.forgets IS
+'True if this call of outbox.forget() is open and means this event, whether its row is empty yet or not';
+
 -- No statistics of forgotten content: they are samples of the columns, which no
 -- removal of a row removes.
 DO $$

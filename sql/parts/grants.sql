@@ -24,7 +24,7 @@ BEGIN
     WITH wanted (purpose) AS (SELECT $1 UNION SELECT 'watch' WHERE $1 = 'operate'),
     functions (purpose, names) AS (VALUES
         ('emit', '{emit,emit_bytes}'::name[]),
-        ('watch', '{metrics,preloaded,worker_slots,step_holds,lock_holders,endpoint_stats,parked_count,topic_in,filter_matches,
+        ('watch', '{metrics,preloaded,worker_slots,step_holds,lock_holders,endpoint_stats,parked_count,topic_in,filter_matches,forgets,
                     log_size_now,size_now,farthest_behind,kept_for,retention_held,scheduled_now,
                     is_pending,newest_position,run_attempts_of,deliveries_page,figures,tenant_usage,asyncapi}'),
         ('operate', '{create_endpoint,alter_endpoint,drop_endpoint,pause_endpoint,resume_endpoint,seek_endpoint,
@@ -36,7 +36,7 @@ BEGIN
                      portal_deliveries,portal_delivery,portal_attempts,portal_retry,portal_replay,
                      portal_replays,portal_cancel_replay,portal_send_test,portal_figures,
                      portal_event_types,portal_limits}'),
-        ('work', '{order_key,is_pending,pending_seqs,stored_credentials,newest_position,figures_sum,note_change}')),
+        ('work', '{order_key,is_pending,pending_seqs,stored_credentials,newest_position,figures_sum,note_change,forgets}')),
     relations (purpose, privileges, names, columns) AS (VALUES
         ('emit', '{SELECT,INSERT}'::text[], '{outgoing}'::name[], ''),
         ('emit', '{INSERT}', '{events}',

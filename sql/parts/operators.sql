@@ -97,9 +97,7 @@ BEGIN
         WHERE e.seq > low AND e.created_at BETWEEN from_time AND to_time
         AND (topics IS NULL OR outbox.topic_in(e.topic, topics))
         AND (e.payload IS NOT NULL OR e.body IS NOT NULL)
-        AND NOT EXISTS (SELECT 1 FROM outbox.forgotten f
-                        WHERE f.tenant = e.tenant AND (f.key IS NULL OR f.key = e.key) AND f.complete_at IS NULL
-                        AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), f.snapshot))
+        AND NOT EXISTS (SELECT FROM outbox.forgotten f WHERE outbox.forgets(f, e.tenant, e.key, e.epoch, e.xid))
         AND outbox.topic_in(e.topic, s.topics)
         AND outbox.filter_matches(e.payload, s.filter)
         AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.passed)

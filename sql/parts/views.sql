@@ -209,9 +209,7 @@ CREATE VIEW outbox.all_events AS
 SELECT id, seq, xid, epoch, created_at, expires_at, topic, COALESCE(type, topic) AS type, key, tenant, headers,
        payload, body, content_type, test_of,
        (payload IS NULL AND body IS NULL)
-       OR EXISTS (SELECT 1 FROM outbox.forgotten f
-                  WHERE f.tenant = a.tenant AND (f.key IS NULL OR f.key = a.key) AND f.complete_at IS NULL
-                  AND pg_visible_in_snapshot(outbox.log_xid(a.epoch, a.xid), f.snapshot)) AS forgotten
+       OR EXISTS (SELECT FROM outbox.forgotten f WHERE outbox.forgets(f, a.tenant, a.key, a.epoch, a.xid)) AS forgotten
 FROM (SELECT id, seq, xid, epoch, created_at, expires_at, topic, type, key, tenant, headers,
              payload, body, content_type, NULL::int4 AS test_of, false AS kept FROM outbox.events
       UNION ALL
@@ -342,9 +340,7 @@ CREATE VIEW outbox.deliveries AS
  FROM outbox.log_deliveries ORDER BY seq DESC)
 UNION ALL
 SELECT e.id, NULL, e.topic, COALESCE(e.type, e.topic), e.key, e.tenant, s.name,
-       CASE WHEN EXISTS (SELECT 1 FROM outbox.forgotten f
-                         WHERE f.tenant = e.tenant AND (f.key IS NULL OR f.key = e.key) AND f.complete_at IS NULL
-                         AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), f.snapshot))
+       CASE WHEN EXISTS (SELECT FROM outbox.forgotten f WHERE outbox.forgets(f, e.tenant, e.key, e.epoch, e.xid))
             THEN 'forgotten' ELSE 'scheduled' END,
        CASE WHEN e.failed_at IS NOT NULL THEN 'set aside' END, 0,
        COALESCE(e.retry_at, e.deliver_at), NULL, e.error, e.created_at, NULL, false

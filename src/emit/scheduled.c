@@ -72,11 +72,8 @@ static Datum locked; /* int4[]: locks that were not free when this transaction b
 	" AND s.epoch = ANY ($3)" \
 	" AND (s.tenant IS NULL OR NOT pg_catalog.hashtext(s.tenant) & 63 = ANY ($4))" \
 	" AND (s.retry_at IS NULL OR s.retry_at <= pg_catalog.now())" \
-	" AND NOT EXISTS (SELECT 1 FROM outbox.forgotten f" \
-	" WHERE f.complete_at IS NULL AND f.tenant = s.tenant" \
-	" AND (f.key IS NULL OR f.key = s.key)" \
-	" AND pg_catalog.pg_visible_in_snapshot(outbox.log_xid(s.epoch, s.xid)," \
-	" f.snapshot))"
+	" AND NOT EXISTS (SELECT FROM outbox.forgotten f" \
+	" WHERE outbox.forgets(f, s.tenant, s.key, s.epoch, s.xid))"
 #define IN_ORDER " ORDER BY s.deliver_at, s.id LIMIT "
 
 enum

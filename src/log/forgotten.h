@@ -29,7 +29,8 @@ extern const OutboxForget *outbox_forgotten_list(int *n);
 
 /*
  * True if one of the list concerns an event of this tenant and key that was emitted by
- * 'xid'.  The key, which may be stored elsewhere, is read only where it counts.
+ * 'xid'.  The key, which may be stored elsewhere, is read only where it counts.  In SQL
+ * outbox.forgets() says the same.
  */
 extern bool outbox_forgotten_covers(const text *tenant, Datum key, bool no_key,
 									uint64 xid);

@@ -33,11 +33,12 @@ static const char *const views[] = {"all_events", "content_files", "endpoint_pos
 									"log_size"};
 
 /* The statements of a worker call these, and so do the defaults of outbox.events. */
-static const char *const functions[] = {"check_event",	 "current_epoch",
-										"current_piece", "is_pending",
-										"log_xid",		 "new_event_id",
-										"next_seq",		 "order_key",
-										"pending_seqs",	 "stored_credentials"};
+static const char *const functions[] = {"check_event",		 "current_epoch",
+										"current_piece",	 "forgets",
+										"is_pending",		 "log_xid",
+										"new_event_id",		 "next_seq",
+										"order_key",		 "pending_seqs",
+										"stored_credentials"};
 
 /* A table that does not exist belongs to another version, and is not reported here. */
 static bool

@@ -102,6 +102,14 @@ ok($sent{ $of{"acme $other"}[4] }, 'that of the other person was');
 is(emit_of('acme', $marker, 'a.c', "dedup_key => 'once $marker'") eq $gone[5], '', 'its deduplication keys may be used again');
 is(emit_of('globex', $marker, 'a.c', "dedup_key => 'once $marker'"), $of{"globex $marker"}[5], 'those of another tenant count');
 
+# The rule which events are meant stands once: its conditions are those of the statement, where indexes serve them
+foreach my $relation (qw(all_events deliveries))
+{
+	my $plan = ask("EXPLAIN (VERBOSE, COSTS OFF) SELECT * FROM outbox.$relation");
+	like($plan, qr/complete_at IS NULL/, "outbox.$relation has the rule");
+	unlike($plan, qr/forgets/, 'and calls no function for it');
+}
+
 # A copy that was made before it was complete
 $node->safe_psql('postgres', 'CREATE DATABASE copy');
 $node->command_ok([ 'psql', '-X', '-q', '-v', 'ON_ERROR_STOP=1', '-f', $dump, $node->connstr('copy') ], 'restored');

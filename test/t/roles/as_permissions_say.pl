@@ -300,7 +300,7 @@ ok(wait_sql($node, $held), 'a role without any grant: held, and says why');
 $node->safe_psql('postgres', "GRANT USAGE ON SCHEMA outbox TO weak;"
 	  . " GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON ALL TABLES IN SCHEMA outbox TO weak;"
 	  . " GRANT SELECT ON SEQUENCE outbox.events_seq TO weak;"
-	  . " GRANT EXECUTE ON FUNCTION outbox.order_key, outbox.is_pending, outbox.pending_seqs, outbox.stored_credentials, outbox.newest_position TO weak; REVOKE TRUNCATE ON outbox.positions_1 FROM weak");
+	  . " GRANT EXECUTE ON FUNCTION outbox.order_key, outbox.is_pending, outbox.pending_seqs, outbox.stored_credentials, outbox.newest_position, outbox.forgets TO weak; REVOKE TRUNCATE ON outbox.positions_1 FROM weak");
 begin_anew();
 ok(wait_sql($node, $held), 'one privilege less: held');
 $node->safe_psql('postgres', 'GRANT TRUNCATE ON outbox.positions_1 TO weak; REVOKE USAGE ON SCHEMA outbox FROM weak');
