@@ -193,11 +193,12 @@ COMMENT ON FUNCTION outbox.drop_subscription IS 'Drops the subscription of a sou
 
 -- When the subscription has ended, its sender ends soon. If it does not, it sends to another
 -- server, a copy of this one: 'force' ends it.
-CREATE FUNCTION outbox.drop_source_slot(conninfo text, slot text, force bool) RETURNS void
+CREATE FUNCTION outbox.drop_source_slot(conninfo text, slot text, force bool) RETURNS int4
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     tries int4 := 0;
+    version int4;
 BEGIN
     WHILE EXISTS (SELECT FROM outbox.ask_source(conninfo, format(
                       'SELECT ARRAY[slot_name::text, CASE WHEN %L THEN pg_terminate_backend(active_pid) END::text]'
@@ -205,10 +206,13 @@ BEGIN
         tries := tries + 1;
         PERFORM pg_sleep(0.1);
     END LOOP;
-    PERFORM outbox.ask_source(conninfo, format('SELECT ARRAY[pg_drop_replication_slot(slot_name)::text]'
-                                               ' FROM pg_replication_slots WHERE slot_name = %L', slot));
+    SELECT r[1] INTO version FROM outbox.ask_source(conninfo, format(
+        'SELECT ARRAY[current_setting(''server_version_num''), pg_drop_replication_slot(s.slot_name)::text]'
+        ' FROM (SELECT) one LEFT JOIN pg_replication_slots s ON s.slot_name = %L', slot)) r;
+    RETURN version;
 END $$;
-COMMENT ON FUNCTION outbox.drop_source_slot IS 'Drops a replication slot at a source (55006: it is in use)';
+COMMENT ON FUNCTION outbox.drop_source_slot IS
+'Drops a replication slot at a source (55006: it is in use), and returns the version number of the source''s server';
 
 -- Begins anew: a slot, then rows of the source that are not here, then the rows that the slot brings.
 CREATE FUNCTION outbox.take_over(name text, conninfo text, publication text, keep interval, timeout interval, force bool) RETURNS int8
@@ -228,8 +232,7 @@ DECLARE
 BEGIN
     SELECT * INTO f FROM outbox.followed o WHERE o.name = name FOR UPDATE;
     PERFORM outbox.drop_subscription(name);
-    PERFORM outbox.drop_source_slot(conninfo, slot, force);
-    SELECT r[1]::int4 >= 170000 INTO failover FROM outbox.ask_source(conninfo, 'SELECT ARRAY[current_setting(''server_version_num'')]') r;
+    failover := outbox.drop_source_slot(conninfo, slot, force) >= 170000;
     PERFORM outbox.create_source_slot(name, conninfo, slot, failover, timeout);
     BEGIN
         -- Transactions that commit from here on come by the slot, and so do some earlier ones.
