@@ -28,38 +28,44 @@ parse(const OutboxTarget *target, AwsTarget *t)
 }
 
 static const char *
-target_problem(const OutboxTarget *target, AwsTarget *t, const char **hint)
+target_problem(const OutboxTarget *target, AwsTarget *t, OutboxAdvice *advice)
 {
 	const char *source = sink_option(target->config, target->nconfig, "source");
 	const char *role = sink_option(target->config, target->nconfig, "credentials");
-	const char *problem = parse(target, t);
+	const char *problem = aws_target_parse(target->url, NULL, t);
 
-	*hint = problem && strncmp(problem, "endpoint_url", strlen("endpoint_url")) == 0 ?
-		"Write endpoint_url as a scheme, a host and perhaps a port, like https://vpce-1.example:8443." :
+	advice->hint =
 		"Write the URL as the ARN of a queue, topic, event bus or stream, like arn:aws:sqs:eu-central-1:123456789012:orders.";
+	if (problem)
+		return problem;
+	advice->field = "config";
+	advice->hint =
+		"Write endpoint_url as a scheme, a host and perhaps a port, like https://vpce-1.example:8443.";
+	problem = parse(target, t);
 	if (problem)
 		return problem;
 	if (source &&
 		(t->service != AWS_EVENTS || source[0] == '\0' ||
 		 strncmp(source, "aws.", 4) == 0))
 	{
-		*hint =
+		advice->hint =
 			"source is for EventBridge only, is not empty, and does not begin with aws.";
 		return "source cannot be used";
 	}
 	if (role)
 	{
-		*hint =
+		advice->hint =
 			"Use config => '{\"credentials\": \"role\"}' without credentials, or credentials with access_key_id and secret_access_key.";
 		if (strcmp(role, "role") != 0)
 			return "credentials in config is not role";
 		return target->ncredentials > 0 ? "it has credentials, and those of a role, too" :
 										  NULL;
 	}
+	advice->field = "credentials";
 	if (!sink_option(target->credentials, target->ncredentials, "access_key_id") ||
 		!sink_option(target->credentials, target->ncredentials, "secret_access_key"))
 	{
-		*hint =
+		advice->hint =
 			"Use credentials => '{\"access_key_id\": \"...\", \"secret_access_key\": \"...\"}', and session_token if there is one.";
 		return "credentials without access_key_id or secret_access_key";
 	}
@@ -67,26 +73,27 @@ target_problem(const OutboxTarget *target, AwsTarget *t, const char **hint)
 }
 
 const char *
-aws_link_check(const OutboxTarget *target, const char **hint, const char **notice)
+aws_link_check(const OutboxTarget *target, OutboxAdvice *advice)
 {
 	AwsTarget	t;
-	const char *problem = target_problem(target, &t, hint);
+	const char *problem = target_problem(target, &t, advice);
 
 	if (problem == NULL && sink_option(target->config, target->nconfig, "credentials") &&
 		!aws_role_is_set())
 	{
-		*hint =
+		advice->hint =
 			"Let an administrator set outbox.aws_role. Each endpoint may then do what the role of this machine may.";
 		return "outbox.aws_role is none";
 	}
 	if (problem == NULL && !t.fifo && t.service == AWS_SQS)
-		*notice =
+		advice->notice =
 			"a standard queue does not keep the order of a key, whatever ordering says; a FIFO queue does";
 	else if (problem == NULL && !t.fifo && t.service == AWS_SNS)
-		*notice =
+		advice->notice =
 			"a standard topic does not keep the order of a key, whatever ordering says; a FIFO topic does";
 	else if (problem == NULL && t.service == AWS_EVENTS)
-		*notice = "EventBridge does not keep the order of a key, whatever ordering says";
+		advice->notice =
+			"EventBridge does not keep the order of a key, whatever ordering says";
 	return problem;
 }
 
@@ -128,9 +135,10 @@ aws_link_open(const OutboxTarget *target, char *reason, size_t size)
 	const char		   *token = sink_option(given, target->ncredentials, "session_token");
 	const char		   *source = sink_option(target->config, target->nconfig, "source");
 	const char		   *odd = control_character_in(given, target->ncredentials);
-	const char		   *hint;
+	OutboxAdvice		advice;
 
-	if (link == NULL || (problem = target_problem(target, &link->target, &hint)) != NULL)
+	if (link == NULL ||
+		(problem = target_problem(target, &link->target, &advice)) != NULL)
 	{
 		strlcpy(reason, problem, size);
 		free(link);

@@ -57,8 +57,7 @@ extern dlist_head aws_due;
 extern dlist_head aws_ended;
 
 /* Functions of the contract */
-extern const char *aws_link_check(const OutboxTarget *target, const char **hint,
-								  const char **notice);
+extern const char *aws_link_check(const OutboxTarget *target, OutboxAdvice *advice);
 extern bool aws_link_keeps_credentials(const OutboxTarget *from, const OutboxTarget *to);
 extern OutboxLink *aws_link_open(const OutboxTarget *target, char *reason, size_t size);
 extern OutboxLinkState aws_link_state(OutboxLink *link, char *reason, size_t size);

@@ -113,18 +113,19 @@ check_settings(bool of_role, const char **hint)
 /* Returns the problem with an endpoint that logs in to MSK. */
 static const char *
 check_msk(const OutboxTarget *target, const KafkaUrl *url, const bool *has,
-		  const char **hint)
+		  OutboxAdvice *advice)
 {
 	const char *role = sink_option(target->config, target->nconfig, names[KAFKA_ROLE]);
 	char		region[KAFKA_MSK_REGION_MAX];
 	const char *problem;
 
+	advice->field = "config";
 	if (!url->encrypted)
 	{
-		*hint = "Use a URL that begins with kafkas://.";
+		advice->hint = "Use a URL that begins with kafkas://.";
 		return "AWS_MSK_IAM is for encrypted connections only";
 	}
-	*hint =
+	advice->hint =
 		"Pass credentials => '{\"access_key_id\": \"...\", \"secret_access_key\": \"...\"}', or \"credentials\": \"role\" in config.";
 	if (role && strcmp(role, "role") != 0)
 		return "credentials in config is not role";
@@ -133,17 +134,20 @@ check_msk(const OutboxTarget *target, const KafkaUrl *url, const bool *has,
 		 has[KAFKA_SESSION_TOKEN]))
 		return "it has credentials, and those of a role, too";
 	if (role == NULL && !(has[KAFKA_ACCESS_KEY_ID] && has[KAFKA_SECRET_ACCESS_KEY]))
+	{
+		advice->field = "credentials";
 		return "credentials without access_key_id or secret_access_key";
+	}
 	problem = kafka_msk_region(url->brokers,
 							   sink_option(target->config, target->nconfig,
 										   names[KAFKA_REGION]),
-							   role != NULL, region, hint);
-	return problem ? problem : check_settings(role != NULL, hint);
+							   role != NULL, region, &advice->hint);
+	return problem ? problem : check_settings(role != NULL, &advice->hint);
 }
 
 const char *
-kafka_security_check(const OutboxTarget *target, const KafkaUrl *url, const char **hint,
-					 const char **notice)
+kafka_security_check(const OutboxTarget *target, const KafkaUrl *url,
+					 OutboxAdvice *advice)
 {
 	const char *sasl = sink_option(target->config, target->nconfig, names[KAFKA_SASL]);
 	bool		has[KAFKA_SECURITY_OPTIONS];
@@ -155,31 +159,36 @@ kafka_security_check(const OutboxTarget *target, const KafkaUrl *url, const char
 		has[i] = sink_option(target->credentials, target->ncredentials, names[i]) != NULL;
 	for (size_t i = 0; sasl && i < lengthof(mechanisms); i++)
 		known = known || strcmp(sasl, mechanisms[i]) == 0;
+	advice->field = "config";
 	if (sasl && !known)
 	{
-		*hint = "Use PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or AWS_MSK_IAM.";
+		advice->hint =
+			"Use PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or AWS_MSK_IAM.";
 		return "sasl in config is no mechanism that it knows";
 	}
+	advice->field = "credentials";
 	oauth = sasl && strcmp(sasl, "OAUTHBEARER") == 0;
 	if (oauth && !has[KAFKA_TOKEN])
 	{
-		*hint = "Pass credentials => '{\"token\": \"...\"}'.";
+		advice->hint = "Pass credentials => '{\"token\": \"...\"}'.";
 		return "sasl is OAUTHBEARER, and credentials has no token";
 	}
 	if (sasl && !oauth && !msk && !(has[KAFKA_USERNAME] && has[KAFKA_PASSWORD]))
 	{
-		*hint = "Pass credentials => '{\"username\": \"...\", \"password\": \"...\"}'.";
+		advice->hint =
+			"Pass credentials => '{\"username\": \"...\", \"password\": \"...\"}'.";
 		return "sasl needs username and password in credentials";
 	}
 	if ((has[KAFKA_USERNAME] || has[KAFKA_PASSWORD]) && (sasl == NULL || oauth || msk))
 	{
-		*hint =
+		advice->hint =
 			"Name the mechanism, as in config => '{\"sasl\": \"SCRAM-SHA-512\"}', or leave username and password out.";
 		return "credentials has username or password, and no sasl in config uses them";
 	}
 	if (has[KAFKA_TOKEN] && !oauth)
 	{
-		*hint = "Use config => '{\"sasl\": \"OAUTHBEARER\"}', or leave the token out.";
+		advice->hint =
+			"Use config => '{\"sasl\": \"OAUTHBEARER\"}', or leave the token out.";
 		return "credentials has a token, and no sasl in config uses it";
 	}
 	if (!msk &&
@@ -188,24 +197,24 @@ kafka_security_check(const OutboxTarget *target, const KafkaUrl *url, const char
 		 sink_option(target->config, target->nconfig, names[KAFKA_REGION]) ||
 		 sink_option(target->config, target->nconfig, names[KAFKA_ROLE])))
 	{
-		*hint =
+		advice->hint =
 			"Use config => '{\"sasl\": \"AWS_MSK_IAM\"}', or leave region and keys out.";
 		return "it has a region or keys of AWS, and its sasl is not AWS_MSK_IAM";
 	}
 	if (has[KAFKA_CLIENT_CERTIFICATE] != has[KAFKA_CLIENT_KEY])
 	{
-		*hint = "Pass both, as PEM.";
+		advice->hint = "Pass both, as PEM.";
 		return "credentials has one of client_certificate and client_key";
 	}
 	if (has[KAFKA_CLIENT_KEY] && !url->encrypted)
 	{
-		*hint = "Use a URL that begins with kafkas://.";
+		advice->hint = "Use a URL that begins with kafkas://.";
 		return "a client_certificate is for encrypted connections only";
 	}
 	if (sasl && is_scram(sasl) && rd_kafka_version() < SCRAM_FIXED)
-		*notice =
+		advice->notice =
 			"this server has a librdkafka older than 2.6.1, whose SCRAM Kafka 4 refuses and Kafka 3 accepts. Events wait while it is refused";
-	return msk ? check_msk(target, url, has, hint) : NULL;
+	return msk ? check_msk(target, url, has, advice) : NULL;
 }
 
 bool

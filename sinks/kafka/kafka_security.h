@@ -47,7 +47,7 @@ extern const char *const kafka_credential_names[];
  * Of credentials only the names are looked at.
  */
 extern const char *kafka_security_check(const OutboxTarget *target, const KafkaUrl *url,
-										const char **hint, const char **notice);
+										OutboxAdvice *advice);
 
 /*
  * True if both log in in the same way: a mechanism that sends a password takes it from one

@@ -122,18 +122,18 @@ kafka_fd(void)
 
 /* Runs in a session: no instance of librdkafka is made. */
 static const char *
-kafka_check(const OutboxTarget *target, const char **hint, const char **notice)
+kafka_check(const OutboxTarget *target, OutboxAdvice *advice)
 {
 	KafkaUrl		   url;
 	KafkaRecordOptions options;
 	const char		  *problem = kafka_url_parse(target->url, &url);
 
-	*hint = "Write the URL as kafka[s]://host:port,host:port/topic.";
-	if (problem == NULL)
-		problem = kafka_record_options(target, &options, hint);
-	if (problem == NULL)
-		problem = kafka_security_check(target, &url, hint, notice);
-	return problem;
+	advice->hint = "Write the URL as kafka[s]://host:port,host:port/topic.";
+	if (problem)
+		return problem;
+	advice->field = "config";
+	problem = kafka_record_options(target, &options, &advice->hint);
+	return problem ? problem : kafka_security_check(target, &url, advice);
 }
 
 static bool

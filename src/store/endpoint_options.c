@@ -475,22 +475,6 @@ OUTBOX_FUNCTION(outbox_keeps_credentials_1_0, 4)
 					targets[0].transport->keeps_credentials(&targets[0], &targets[1])));
 }
 
-/* The argument that a problem is about: it may name entries of config or of credentials. */
-static const char *
-field_of(const char *problem, const OutboxTarget *target, bool has_config)
-{
-	const char *const *names = target->transport->credential_names;
-
-	if (!has_config)
-		return target->ncredentials > 0 ? "credentials" : "url";
-	for (const char *const *n = target->transport->config_names; n && *n; n++)
-		if (strstr(problem, *n))
-			return "config";
-	while (names && *names && strstr(problem, *names) == NULL)
-		names++;
-	return names && *names ? "credentials" : "config";
-}
-
 /*
  * check_options(url text, config jsonb, credentials text[]): throws an error if the
  * sink of the URL does not take these arguments.  Each may be NULL.  'credentials' has
@@ -505,8 +489,7 @@ OUTBOX_FUNCTION(outbox_check_options_1_0, 3)
 	Jsonb				  *config = PG_ARGISNULL(1) ? NULL : PG_GETARG_JSONB_P(1);
 	OutboxTarget		   target = {.url = NULL};
 	const char			  *problem = NULL;
-	const char			  *hint = NULL;
-	const char			  *notice = NULL;
+	OutboxAdvice		   advice = {NULL};
 	const OutboxTransport *transport;
 
 	if (PG_ARGISNULL(0))
@@ -530,23 +513,26 @@ OUTBOX_FUNCTION(outbox_check_options_1_0, 3)
 	{
 		check_config(config, transport);
 		target.config = outbox_options_read(config, &target.nconfig, NULL);
-		(void) outbox_options_take_shape(target.config, &target.nconfig, &problem, &hint);
+		(void) outbox_options_take_shape(target.config, &target.nconfig, &problem,
+										 &advice.hint);
 	}
 	if (!PG_ARGISNULL(2))
 		target.credentials = check_credentials(PG_GETARG_ARRAYTYPE_P(2), transport,
 											   &target.ncredentials);
 	target.transport = transport;
-	if (problem == NULL && transport->check && !outbox_is_sealed(OUTBOX_FIELD_URL, url))
-		problem = transport->check(&target, &hint, &notice);
-	if (problem == NULL)
-		problem = config_url_problem(&target, &hint);
+	if (problem)
+		advice.field = "config";
+	else if (transport->check && !outbox_is_sealed(OUTBOX_FIELD_URL, url))
+		problem = transport->check(&target, &advice);
+	if (problem == NULL && (problem = config_url_problem(&target, &advice.hint)) != NULL)
+		advice.field = "config";
 	if (problem)
 		ereport(ERROR,
-				(INVALID(field_of(problem, &target, config != NULL)),
+				(INVALID(advice.field ? advice.field : "url"),
 				 errmsg("the sink %s cannot have this endpoint: %s", transport->name,
 						problem),
-				 hint ? errhint("%s", hint) : 0));
-	if (notice)
-		ereport(NOTICE, (errmsg("%s", notice)));
+				 advice.hint ? errhint("%s", advice.hint) : 0));
+	if (advice.notice)
+		ereport(NOTICE, (errmsg("%s", advice.notice)));
 	PG_RETURN_VOID();
 }

@@ -22,7 +22,7 @@ struct OutboxTransport;
 struct sockaddr;
 
 /* Raised with each change of this file.  A library of another version is not used. */
-#define OUTBOX_TRANSPORT_ABI 6
+#define OUTBOX_TRANSPORT_ABI 7
 
 /* An entry of an endpoint's config or credentials.  Text is UTF-8. */
 typedef struct OutboxOption
@@ -58,6 +58,15 @@ typedef struct OutboxTarget
 	bool						  whole_answer; /* the outcome has a good answer's body */
 	int32_t						  endpoint;		/* its number, for 'serves' */
 } OutboxTarget;
+
+/* What a transport says of a target besides the problem.  At first all are NULL. */
+typedef struct OutboxAdvice
+{
+	const char *hint;
+	const char
+		*field; /* that the problem is in, "config" or "credentials"; NULL: the URL */
+	const char *notice; /* words about a target that is accepted */
+} OutboxAdvice;
 
 /* Why a delivery got no answer.  The list is closed. */
 typedef enum OutboxFailure
@@ -290,14 +299,12 @@ typedef struct OutboxTransport
 
 	/*
 	 * Called in the session that creates or changes an endpoint, before anything else
-	 * of the transport and without init.  Returns the problem with the target, and a
-	 * hint; NULL: none.  '*notice' may be set to words about a target that is accepted.
-	 * It knows the URL, the config and the names of the credentials, whose values are
+	 * of the transport and without init.  Returns the problem with the target; NULL:
+	 * none.  It knows the URL, the config and the names of the credentials, whose values are
 	 * NULL.  It is pure: it makes no connection, no file and no thread.  NULL: every
 	 * target is accepted.
 	 */
-	const char *(*check)(const OutboxTarget *target, const char **hint,
-						 const char **notice);
+	const char *(*check)(const OutboxTarget *target, OutboxAdvice *advice);
 
 	/*
 	 * Called as check is, when an endpoint is changed whose stored credentials are to stay.

@@ -86,35 +86,29 @@ static OutboxTransfer *unused;
 static const char *const config_names[] = {"auth", "comment", NULL};
 static const char *const credential_names[] = {"user", "token", NULL};
 
-static const OutboxOption *
-find_option(const OutboxOption *options, int n, const char *name)
-{
-	for (int i = 0; i < n; i++)
-		if (strcmp(options[i].name, name) == 0)
-			return &options[i];
-	return NULL;
-}
-
 /* With auth "token" there has to be one. */
 static const char *
-null_check(const OutboxTarget *target, const char **hint, const char **notice)
+null_check(const OutboxTarget *target, OutboxAdvice *advice)
 {
-	const OutboxOption *auth = find_option(target->config, target->nconfig, "auth");
-	const OutboxOption *token = find_option(target->credentials, target->ncredentials,
-											"token");
+	const OutboxOption *auth = outbox_option_find(target->config, target->nconfig,
+												  "auth");
+	const OutboxOption *token = outbox_option_find(target->credentials,
+												   target->ncredentials, "token");
 
+	advice->field = "config";
 	if (auth && strcmp(auth->value, "token") != 0)
 	{
-		*hint = "Use token, or leave it out.";
+		advice->hint = "Use token, or leave it out.";
 		return "it knows no other auth than token";
 	}
+	advice->field = "credentials";
 	if (auth && token == NULL)
 	{
-		*hint = "Pass credentials => '{\"token\": \"…\"}'.";
+		advice->hint = "Pass credentials => '{\"token\": \"…\"}'.";
 		return "auth is token, and credentials has none";
 	}
 	if (token && auth == NULL)
-		*notice = "the null sink has a token, and does not use it";
+		advice->notice = "the null sink has a token, and does not use it";
 	return NULL;
 }
 

@@ -34,8 +34,8 @@ extern const char *const outbox_http_config_names[];
 extern const char *const outbox_http_credential_names[];
 extern bool				 outbox_http_keeps_credentials(const OutboxTarget *from,
 													   const OutboxTarget *to);
-extern const char *outbox_http_check_target(const OutboxTarget *target, const char **hint,
-											const char **notice);
+extern const char		*outbox_http_check_target(const OutboxTarget *target,
+												  OutboxAdvice		 *advice);
 
 /*
  * Reads how requests are signed, and which headers of outbox they have.  Texts stay in

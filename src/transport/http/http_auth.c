@@ -281,8 +281,8 @@ OutboxLink *
 outbox_http_open(const OutboxTarget *target, char *reason, size_t size)
 {
 	static uint64 number;
-	const char	 *hint;
-	const char	 *problem = outbox_http_auth_problem(target, &hint);
+	OutboxAdvice  advice = {NULL};
+	const char	 *problem = outbox_http_auth_problem(target, &advice);
 	OutboxLink	 *link = problem ? NULL : calloc(1, sizeof(*link));
 
 	if (link)

@@ -60,7 +60,7 @@ has(const OutboxTarget *target, const char *name)
 }
 
 const char *
-outbox_http_auth_problem(const OutboxTarget *target, const char **hint)
+outbox_http_auth_problem(const OutboxTarget *target, OutboxAdvice *advice)
 {
 	const char *token_url = outbox_http_option(target, "token_url");
 	bool		basic = has(target, "username") || has(target, "password");
@@ -71,25 +71,30 @@ outbox_http_auth_problem(const OutboxTarget *target, const char **hint)
 	const char *auth = outbox_http_option(target, "token_auth");
 	const char *problem;
 
-	*hint =
+	advice->hint =
 		"Use username and password, or token, or client_secret with token_url and client_id in config.";
+	advice->field = "credentials";
 	if (basic + has(target, "token") + oauth > 1)
 		return "there are several ways to authenticate";
 	if (basic && !(has(target, "username") && has(target, "password")))
 		return "username and password belong together";
+	if (oauth && has(target, "client_secret"))
+		advice->field = "config";
 	if (oauth &&
 		!(token_url && has(target, "client_secret") &&
 		  outbox_http_option(target, "client_id")))
 		return "OAuth needs token_url, client_id and client_secret";
-	if (token_url && (problem = outbox_http_check_url(token_url, hint)) != NULL)
+	advice->field = "config";
+	if (token_url && (problem = outbox_http_check_url(token_url, &advice->hint)) != NULL)
 		return problem;
 	if (auth && strcmp(auth, "basic") != 0 && strcmp(auth, "post") != 0)
 	{
-		*hint =
+		advice->hint =
 			"Use basic (a header of the token request, the default) or post (its form).";
 		return "token_auth is not known";
 	}
-	*hint =
+	advice->field = "credentials";
+	advice->hint =
 		"A client_certificate and its client_key are in PEM, as is a ca_certificate. They need https.";
 	if (has(target, "client_certificate") != has(target, "client_key"))
 		return "client_certificate and client_key belong together";
@@ -117,21 +122,20 @@ outbox_http_keeps_credentials(const OutboxTarget *from, const OutboxTarget *to)
 }
 
 const char *
-outbox_http_check_target(const OutboxTarget *target, const char **hint,
-						 const char **notice)
+outbox_http_check_target(const OutboxTarget *target, OutboxAdvice *advice)
 {
 	const char	 *method = outbox_http_option(target, "method");
-	const char	 *problem = outbox_http_version_problem(target, hint);
+	const char	 *problem = outbox_http_version_problem(target, &advice->hint);
 	OutboxProfile profile;
 
-	(void) notice;
+	advice->field = "config";
 	if (problem == NULL && method && strcmp(method, "POST") != 0 &&
 		outbox_http_method(target) == NULL)
 	{
-		*hint = "Use POST, PUT or PATCH.";
+		advice->hint = "Use POST, PUT or PATCH.";
 		problem = "method is not known";
 	}
 	if (problem == NULL)
-		problem = outbox_http_auth_problem(target, hint);
-	return problem ? problem : outbox_http_profile(target, &profile, hint);
+		problem = outbox_http_profile(target, &profile, &advice->hint);
+	return problem ? problem : outbox_http_auth_problem(target, advice);
 }

@@ -354,7 +354,7 @@ outbox_http_option(const OutboxTarget *target, const char *name)
 extern const char *outbox_http_method(const OutboxTarget *target);
 
 extern const char *outbox_http_auth_problem(const OutboxTarget *target,
-											const char		  **hint);
+											OutboxAdvice	   *advice);
 
 /*
  * http_auth.c.  open, state and close are those of the contract.  auth_begin: the transfer

@@ -280,21 +280,23 @@ is(ask(q[SELECT count(*) FROM outbox.endpoints e WHERE e::text ~ 'p%:w|a:b c']),
 my $log = slurp_file($node->logfile);
 unlike($log, qr/first\.token|Bearer/, 'nor does the log');
 foreach (
-	[ 'http://127.0.0.1:9/', '{"username": "a"}', 'NULL', qr/belong together/ ],
-	[ 'http://127.0.0.1:9/', '{"username": "a", "password": "b", "token": "c"}', 'NULL', qr/several ways/ ],
-	[ 'http://127.0.0.1:9/', '{"client_secret": "a"}', 'NULL', qr/OAuth needs/ ],
-	[ 'http://127.0.0.1:9/', '{"client_secret": "a"}', q['{"client_id": "a", "token_url": "http://10.0.0.1/"}'], qr/private/ ],
-	[ 'http://127.0.0.1:9/', '{"client_secret": "a"}', q['{"client_id": "a", "token_url": "ftp://a/"}'], qr/http/ ],
-	[ 'http://127.0.0.1:9/', '{"client_secret": "a"}', q['{"client_id": "a", "token_url": "https://a.example/", "token_auth": "jwt"}'], qr/token_auth/ ],
-	[ 'http://127.0.0.1:9/', '{"ca_certificate": "a"}', 'NULL', qr/need https/ ],
-	[ 'https://a.example/', '{"client_key": "a"}', 'NULL', qr/belong together/ ],
-	[ 'https://a.example/', '{"key": "a"}', 'NULL', qr/unknown name/ ])
+	[ 'http://127.0.0.1:9/', '{"username": "a"}', 'NULL', qr/belong together/, 'credentials' ],
+	[ 'http://127.0.0.1:9/', '{"username": "a", "password": "b", "token": "c"}', 'NULL', qr/several ways/, 'credentials' ],
+	[ 'http://127.0.0.1:9/', '{"username": "a", "password": "b", "token": "c"}', q['{"method": "PUT"}'], qr/several ways/, 'credentials' ],
+	[ 'http://127.0.0.1:9/', '{"client_secret": "a"}', 'NULL', qr/OAuth needs/, 'config' ],
+	[ 'http://127.0.0.1:9/', '{"client_secret": "a"}', q['{"client_id": "a", "token_url": "http://10.0.0.1/"}'], qr/private/, 'config' ],
+	[ 'http://127.0.0.1:9/', '{"client_secret": "a"}', q['{"client_id": "a", "token_url": "ftp://a/"}'], qr/http/, 'config' ],
+	[ 'http://127.0.0.1:9/', '{"client_secret": "a"}', q['{"client_id": "a", "token_url": "https://a.example/", "token_auth": "jwt"}'], qr/token_auth/, 'config' ],
+	[ 'http://127.0.0.1:9/', '{"ca_certificate": "a"}', 'NULL', qr/need https/, 'credentials' ],
+	[ 'https://a.example/', '{"client_key": "a"}', 'NULL', qr/belong together/, 'credentials' ],
+	[ 'https://a.example/', '{"key": "a"}', 'NULL', qr/unknown name/, 'credentials' ])
 {
-	my ($url, $credentials, $config, $expected) = @$_;
-	my (undef, undef, $error) = $node->psql('postgres', "SELECT outbox.create_endpoint('bad', '$url', credentials => '$credentials', config => $config)");
+	my ($url, $credentials, $config, $expected, $field) = @$_;
+	my (undef, undef, $error) = $node->psql('postgres', "\\set VERBOSITY verbose\nSELECT outbox.create_endpoint('bad', '$url', credentials => '$credentials', config => $config)");
 
 	like($error, $expected, "refused: $credentials");
 	like($error, qr/HINT: /, 'with a hint');
+	like($error, qr/^COLUMN NAME:  $field$/m, "the field is $field");
 }
 my (undef, undef, $error) = $node->psql('postgres', q[SELECT outbox.create_endpoint('bad', 'https://a.example/', credentials => '{"token": "a"}', headers => '{"authorization": "b"}')]);
 like($error, qr/the header Authorization and credentials/, 'two of them');
