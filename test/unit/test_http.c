@@ -61,11 +61,11 @@ version(const char *url, const char *value, const char *problem)
 {
 	OutboxOption option = {.name = "http_version", .value = value};
 	OutboxTarget target = {.url = (char *) url, .nconfig = 1, .config = &option};
-	const char	*hint = NULL;
-	const char	*notice = NULL;
-	const char	*complaint = outbox_http_check_target(&target, &hint, &notice);
+	OutboxAdvice advice = {NULL};
+	const char	*complaint = outbox_http_check_target(&target, &advice);
 
-	ok(problem ? complaint && strstr(complaint, problem) && hint : complaint == NULL,
+	ok(problem ? complaint && strstr(complaint, problem) && advice.hint :
+				 complaint == NULL,
 	   "http_version", value, complaint ? complaint : "");
 }
 
