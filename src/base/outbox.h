@@ -15,6 +15,11 @@
 #define OUTBOX_SCHEMA "outbox"
 #define OUTBOX_EXTENSION "outbox"
 
+/* An error names the argument that is wrong, for a web application to show beside it. */
+#define OUTBOX_INVALID(argument) \
+	errcode(ERRCODE_INVALID_PARAMETER_VALUE), \
+		err_generic_string(PG_DIAG_COLUMN_NAME, argument)
+
 /* Limits that the documents state, in bytes. */
 #define OUTBOX_MAX_TOPIC 255
 #define OUTBOX_MAX_TYPE 255

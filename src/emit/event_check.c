@@ -94,9 +94,7 @@ check_tenant(const text *tenant)
 
 	if (problem)
 		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 err_generic_string(PG_DIAG_COLUMN_NAME, "tenant"),
-				 errmsg("invalid tenant: %s", problem),
+				(OUTBOX_INVALID("tenant"), errmsg("invalid tenant: %s", problem),
 				 errhint("A tenant is the name or number of a customer: 1 to %d bytes,"
 						 " no control characters. NULL: none.",
 						 OUTBOX_MAX_TENANT)));
@@ -124,8 +122,7 @@ check_topic(const text *topic, bool restoring)
 	if (problem)
 		ereport(
 			ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 err_generic_string(PG_DIAG_COLUMN_NAME, "topic"),
+			(OUTBOX_INVALID("topic"),
 			 errmsg("invalid topic \"%s\": %s", excerpt(data, len), problem),
 			 errhint(
 				 "A topic is made of letters, digits, \"_\" and \"-\", in segments joined by dots, like \"order.created\".")));

@@ -403,8 +403,7 @@ OUTBOX_FUNCTION(outbox_check_filter_1_0, 1)
 	if (VARSIZE(path) > OUTBOX_MAX_FILTER)
 		ereport(
 			ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 err_generic_string(PG_DIAG_COLUMN_NAME, "filter"),
+			(OUTBOX_INVALID("filter"),
 			 errmsg("filter takes %d bytes", (int) VARSIZE(path)),
 			 errhint(
 				 "Use at most %d bytes, as pg_column_size() counts them. A comparison takes about 60.",
@@ -418,18 +417,14 @@ OUTBOX_FUNCTION(outbox_check_filter_1_0, 1)
 	if (problem && strcmp(problem, NO_PREDICATE) == 0)
 		ereport(
 			ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 err_generic_string(PG_DIAG_COLUMN_NAME, "filter"),
-			 errmsg("filter \"%s\" is not a predicate", text),
+			(OUTBOX_INVALID("filter"), errmsg("filter \"%s\" is not a predicate", text),
 			 errhint(
 				 "A filter is true or false, like '$.total > 100'. Perhaps you mean 'exists(%s)'.",
 				 text)));
 	if (problem)
 		ereport(
 			ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 err_generic_string(PG_DIAG_COLUMN_NAME, "filter"),
-			 errmsg("invalid filter \"%s\": %s", text, problem),
+			(OUTBOX_INVALID("filter"), errmsg("invalid filter \"%s\": %s", text, problem),
 			 lax && find_problem(path, false) == NULL ?
 				 errhint(
 					 "Perhaps you mean 'strict %s'. In strict mode arrays are not unwrapped, and a missing part makes the delivery a dead letter. To leave such events out, write 'exists($.a) && exists($.b) && $.a - $.b > 0'.",

@@ -54,9 +54,8 @@ OUTBOX_FUNCTION(outbox_check_url_1_0, 1)
 	/* The message does not repeat the URL, because it may contain a token. */
 	if (problem)
 		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 err_generic_string(PG_DIAG_COLUMN_NAME, "url"),
-				 errmsg("invalid url: %s", problem), hint ? errhint("%s", hint) : 0));
+				(OUTBOX_INVALID("url"), errmsg("invalid url: %s", problem),
+				 hint ? errhint("%s", hint) : 0));
 	PG_RETURN_VOID();
 }
 
@@ -71,23 +70,18 @@ OUTBOX_FUNCTION(outbox_check_topics_1_0, 1)
 	if (n == 0)
 		ereport(
 			ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 err_generic_string(PG_DIAG_COLUMN_NAME, "topics"),
-			 errmsg("topics must not be empty"),
+			(OUTBOX_INVALID("topics"), errmsg("topics must not be empty"),
 			 errhint(
 				 "Name at least one pattern, like '{order.*}'; '{*}' stands for every topic.")));
 	if (ARR_NDIM(array) > 1)
 		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 err_generic_string(PG_DIAG_COLUMN_NAME, "topics"),
+				(OUTBOX_INVALID("topics"),
 				 errmsg("topics must not have %d dimensions", ARR_NDIM(array)),
 				 errhint(
 					 "Write the patterns in one list, like '{order.*,invoice.paid}'.")));
 	if (n > OUTBOX_MAX_TOPICS)
 		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 err_generic_string(PG_DIAG_COLUMN_NAME, "topics"),
-				 errmsg("topics has %d patterns", n),
+				(OUTBOX_INVALID("topics"), errmsg("topics has %d patterns", n),
 				 errhint("Use at most %d. A segment that is \"*\" stands for many.",
 						 OUTBOX_MAX_TOPICS)));
 	for (int i = 0; i < n; i++)
@@ -99,8 +93,7 @@ OUTBOX_FUNCTION(outbox_check_topics_1_0, 1)
 		if (problem)
 			ereport(
 				ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 err_generic_string(PG_DIAG_COLUMN_NAME, "topics"),
+				(OUTBOX_INVALID("topics"),
 				 errmsg("invalid topic pattern \"%s\": %s", pattern ? pattern : "NULL",
 						problem),
 				 errhint(
@@ -136,8 +129,7 @@ OUTBOX_FUNCTION(outbox_check_secret_1_0, 2)
 	if (!outbox_secret_decode(text_to_cstring(PG_GETARG_TEXT_PP(0)), form, &key))
 		ereport(
 			ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 err_generic_string(PG_DIAG_COLUMN_NAME, "secret"), errmsg("invalid secret"),
+			(OUTBOX_INVALID("secret"), errmsg("invalid secret"),
 			 form == OUTBOX_SECRET_PRIVATE ?
 				 errhint(
 					 "A secret for ed25519 is \"whsk_\" followed by the base64 of a private key and its public key, 64 bytes. Leave it out to have one generated.") :
@@ -172,16 +164,12 @@ OUTBOX_FUNCTION(outbox_check_headers_1_0, 1)
 
 	if (!JB_ROOT_IS_OBJECT(jb))
 		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 err_generic_string(PG_DIAG_COLUMN_NAME, "headers"),
-				 errmsg("headers must be a JSON object"),
+				(OUTBOX_INVALID("headers"), errmsg("headers must be a JSON object"),
 				 errhint("Write them as '{\"name\": \"value\"}'.")));
 	if (JB_ROOT_COUNT(jb) > OUTBOX_MAX_ENDPOINT_HEADERS)
 		ereport(
 			ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-			 err_generic_string(PG_DIAG_COLUMN_NAME, "headers"),
-			 errmsg("an endpoint has too many headers"),
+			(OUTBOX_INVALID("headers"), errmsg("an endpoint has too many headers"),
 			 errdetail("It has %d; at most %d are allowed.", (int) JB_ROOT_COUNT(jb),
 					   OUTBOX_MAX_ENDPOINT_HEADERS),
 			 errhint(
@@ -225,15 +213,13 @@ OUTBOX_FUNCTION(outbox_check_headers_1_0, 1)
 		/* The message repeats the name only, because a value may be a token. */
 		if (problem)
 			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-					 err_generic_string(PG_DIAG_COLUMN_NAME, "headers"),
+					(OUTBOX_INVALID("headers"),
 					 errmsg("invalid header \"%s\": %s", name, problem),
 					 errhint("%s", hint)));
 	}
 	if (bytes > OUTBOX_MAX_HEADERS)
 		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 err_generic_string(PG_DIAG_COLUMN_NAME, "headers"),
+				(OUTBOX_INVALID("headers"),
 				 errmsg("the headers of an endpoint are too long"),
 				 errdetail("They have %zu bytes; at most %d are allowed.", bytes,
 						   OUTBOX_MAX_HEADERS),

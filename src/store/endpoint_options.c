@@ -31,11 +31,6 @@
 #define CONFIG_MAX 1024						  /* bytes of a value */
 #define CREDENTIAL_MAX OUTBOX_SECRET_FILE_MAX /* the same */
 
-/* The argument that is wrong, for a web application to show beside it */
-#define INVALID(argument) \
-	errcode(ERRCODE_INVALID_PARAMETER_VALUE), \
-		err_generic_string(PG_DIAG_COLUMN_NAME, argument)
-
 /* Entries of config that are not the transport's: the template of the payload. */
 #define SHAPE "payload"
 #define SHAPE_NEEDS "payload_missing"
@@ -230,11 +225,11 @@ check_object(Jsonb *jb, const char *what, const char *example)
 {
 	if (!JB_ROOT_IS_OBJECT(jb))
 		ereport(ERROR,
-				(INVALID(what), errmsg("%s must be a JSON object", what),
+				(OUTBOX_INVALID(what), errmsg("%s must be a JSON object", what),
 				 errhint("Write it as '%s'.", example)));
 	if (JB_ROOT_COUNT(jb) > OUTBOX_OPTIONS_MAX)
 		ereport(ERROR,
-				(INVALID(what),
+				(OUTBOX_INVALID(what),
 				 errmsg("%s has %d entries", what, (int) JB_ROOT_COUNT(jb)),
 				 errhint("No sink knows so many names. Use at most %d.",
 						 OUTBOX_OPTIONS_MAX)));
@@ -309,14 +304,14 @@ check_file(const JsonbValue *v)
 	if (problem)
 		ereport(
 			ERROR,
-			(INVALID("credentials"),
+			(OUTBOX_INVALID("credentials"),
 			 errmsg("a file in credentials cannot be used: %s", problem),
 			 errhint(
 				 "Name a file that is directly in outbox.secrets_directory, like '{\"password\": {\"file\": \"kafka.pw\"}}'.")));
 	if (outbox_secrets_directory[0] == '\0')
 		ereport(
 			ERROR,
-			(INVALID("credentials"),
+			(OUTBOX_INVALID("credentials"),
 			 errmsg("credentials name a file, and outbox.secrets_directory is not set"),
 			 errhint(
 				 "Let an administrator set outbox.secrets_directory, or pass the value itself.")));
@@ -349,7 +344,7 @@ OUTBOX_FUNCTION(outbox_credential_names_1_0, 1)
 				  v.val.string.len > CREDENTIAL_MAX))
 			ereport(
 				ERROR,
-				(INVALID("credentials"),
+				(OUTBOX_INVALID("credentials"),
 				 errmsg("a value in credentials is not a string of 1 to %d bytes",
 						CREDENTIAL_MAX),
 				 errhint(
@@ -373,7 +368,8 @@ check_config(Jsonb *jb, const OutboxTransport *transport)
 			name = pnstrdup(v.val.string.val, v.val.string.len);
 			if (!is_known(name, transport->config_names) && !is_known(name, shape_names))
 				ereport(ERROR,
-						(INVALID("config"), errmsg("unknown name \"%s\" in config", name),
+						(OUTBOX_INVALID("config"),
+						 errmsg("unknown name \"%s\" in config", name),
 						 errhint("%s", known_names(transport, transport->config_names))));
 		}
 		else if (token == WJB_VALUE && strcmp(name, SHAPE) != 0)
@@ -384,7 +380,8 @@ check_config(Jsonb *jb, const OutboxTransport *transport)
 				outbox_text_problem(value, strlen(value)))
 				ereport(
 					ERROR,
-					(INVALID("config"), errmsg("invalid value of \"%s\" in config", name),
+					(OUTBOX_INVALID("config"),
+					 errmsg("invalid value of \"%s\" in config", name),
 					 errhint(
 						 "Use a string, a number, true or false, of at most %d bytes and without control characters.",
 						 CONFIG_MAX)));
@@ -423,7 +420,7 @@ check_credentials(ArrayType *array, const OutboxTransport *transport, int *n)
 		options[i].name = nulls[i] ? "" : TextDatumGetCString(elems[i]);
 		if (!is_known(options[i].name, transport->credential_names))
 			ereport(ERROR,
-					(INVALID("credentials"), errmsg("unknown name in credentials"),
+					(OUTBOX_INVALID("credentials"), errmsg("unknown name in credentials"),
 					 errhint("%s", known_names(transport, transport->credential_names))));
 	}
 	return options;
@@ -528,7 +525,7 @@ OUTBOX_FUNCTION(outbox_check_options_1_0, 3)
 		advice.field = "config";
 	if (problem)
 		ereport(ERROR,
-				(INVALID(advice.field ? advice.field : "url"),
+				(OUTBOX_INVALID(advice.field ? advice.field : "url"),
 				 errmsg("the sink %s cannot have this endpoint: %s", transport->name,
 						problem),
 				 advice.hint ? errhint("%s", advice.hint) : 0));

@@ -48,6 +48,7 @@ my %odd = (
 	bytea => [ "''", "'\\xff00'" ],
 	boolean => [ 'true', 'false' ],
 	jsonpath => [ map { "'$_'" } '$', '$.a == $b', 'strict $.a > "x"' ],
+	'outbox.forgotten' => [ "'(1,them,,3:3:,1,now,0,0,0,0,0,0,,{},)'" ],
 	jsonb => [ map { "'$_'" } @json ],
 	json => [ map { "'$_'" } @json, '1e400', '"\u0000"' ]);
 
