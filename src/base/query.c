@@ -4,34 +4,61 @@
  */
 #include "base/query.h"
 
-uint64
-outbox_plan_run(SPIPlanPtr *plan, const char *sql, int nargs, Oid *types, Datum *values,
-				const char *nulls)
+/* The arguments as SPI wants them. */
+typedef struct SpiArgs
 {
-	int rc;
+	int	  n;
+	Oid	  types[lengthof(((OutboxStatement *) NULL)->args)];
+	Datum values[lengthof(((OutboxStatement *) NULL)->args)];
+	char  nulls[lengthof(((OutboxStatement *) NULL)->args)];
+} SpiArgs;
 
-	if (*plan == NULL)
+static SpiArgs
+args_of(const OutboxStatement *s)
+{
+	SpiArgs a = {0};
+
+	for (; OidIsValid(s->args[a.n].type); a.n++)
 	{
-		SPIPlanPtr p = SPI_prepare(sql, nargs, types);
-
-		if (p == NULL)
-			elog(ERROR, "could not prepare \"%s\": %s", sql,
-				 SPI_result_code_string(SPI_result));
-		SPI_keepplan(p);
-		*plan = p;
+		a.types[a.n] = s->args[a.n].type;
+		a.values[a.n] = s->args[a.n].value;
+		a.nulls[a.n] = s->args[a.n].null ? 'n' : ' ';
 	}
-	rc = SPI_execute_plan(*plan, values, nulls, false, 0);
+	return a;
+}
+
+static uint64
+check(const char *sql, int rc)
+{
 	if (rc < 0)
 		elog(ERROR, "\"%s\" failed: %s", sql, SPI_result_code_string(rc));
 	return SPI_processed;
 }
 
 uint64
-outbox_query(const char *sql, int nargs, Oid *types, Datum *values, const char *nulls)
+outbox_plan_run_statement(SPIPlanPtr *plan, const OutboxStatement *s)
 {
-	int rc = SPI_execute_with_args(sql, nargs, types, values, nulls, false, 0);
+	SpiArgs a = args_of(s);
 
-	if (rc < 0)
-		elog(ERROR, "\"%s\" failed: %s", sql, SPI_result_code_string(rc));
-	return SPI_processed;
+	if (*plan == NULL)
+	{
+		SPIPlanPtr p = SPI_prepare(s->sql, a.n, a.types);
+
+		if (p == NULL)
+			elog(ERROR, "could not prepare \"%s\": %s", s->sql,
+				 SPI_result_code_string(SPI_result));
+		SPI_keepplan(p);
+		*plan = p;
+	}
+	return check(s->sql, SPI_execute_plan(*plan, a.values, a.nulls, false, 0));
+}
+
+uint64
+outbox_query_statement(const OutboxStatement *s)
+{
+	SpiArgs a = args_of(s);
+
+	return check(s->sql,
+				 SPI_execute_with_args(s->sql, a.n, a.types, a.values, a.nulls, false,
+									   0));
 }

@@ -49,10 +49,18 @@ expiry(TimestampTz now)
 	return now - (int64) outbox_dedup_window * USECS_PER_SEC;
 }
 
-/* The parameters of a claim's two statements: topic, key, expiry, id, now, tenant. */
-#define NCLAIM 6
-static Oid claim_types[NCLAIM] = {TEXTOID, TEXTOID,		   TIMESTAMPTZOID,
-								  UUIDOID, TIMESTAMPTZOID, TEXTOID};
+/* The arguments of a claim's statements. */
+typedef struct Claim
+{
+	OutboxArg topic;
+	OutboxArg key;
+	OutboxArg expiry;
+	OutboxArg id;
+	OutboxArg now;
+	OutboxArg tenant;
+} Claim;
+
+#define ARGS_OF(c) (c)->topic, (c)->key, (c)->expiry, (c)->id, (c)->now, (c)->tenant
 
 /*
  * True if the key belongs to an event.  Its id is stored in 'id'.
@@ -62,7 +70,7 @@ static Oid claim_types[NCLAIM] = {TEXTOID, TEXTOID,		   TIMESTAMPTZOID,
  * keys for each emit.
  */
 static bool
-find(Datum *values, pg_uuid_t *id)
+find(const Claim *c, pg_uuid_t *id)
 {
 	static SPIPlanPtr plan;
 	int				  level = NewGUCNestLevel();
@@ -78,7 +86,7 @@ find(Datum *values, pg_uuid_t *id)
 						" AND d.dedup_key OPERATOR(pg_catalog.=) $2"
 						" AND d.tenant OPERATOR(pg_catalog.=) $6"
 						" AND d.created_at OPERATOR(pg_catalog.>) $3",
-						NCLAIM, claim_types, values, NULL);
+						ARGS_OF(c));
 	AtEOXact_GUC(true, level);
 	if (n == 0)
 		return false;
@@ -93,17 +101,16 @@ find(Datum *values, pg_uuid_t *id)
 
 /* True if the key is new. */
 static bool
-insert(Datum *values)
+insert(const Claim *c)
 {
 	static SPIPlanPtr plan;
 
-	return outbox_plan_run(&plan, INSERT_KEY "NOTHING", NCLAIM, claim_types, values,
-						   NULL) > 0;
+	return outbox_plan_run(&plan, INSERT_KEY "NOTHING", ARGS_OF(c)) > 0;
 }
 
 /* True if the key belonged to an event of long ago, or to none any more. */
 static bool
-take_over(Datum *values)
+take_over(const Claim *c)
 {
 	static SPIPlanPtr plan;
 
@@ -113,7 +120,7 @@ take_over(Datum *values)
 			   "UPDATE"
 			   " SET event_id = EXCLUDED.event_id, created_at = EXCLUDED.created_at"
 			   " WHERE d.created_at OPERATOR(pg_catalog.<=) $3",
-			   NCLAIM, claim_types, values, NULL) > 0;
+			   ARGS_OF(c)) > 0;
 }
 
 /* Claims a key, in an SPI connection, as the owner of the log. */
@@ -121,12 +128,13 @@ static bool
 claim(const OutboxNewEvent *e, pg_uuid_t *id)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	Datum		values[] = {PointerGetDatum(e->topic),
-							PointerGetDatum(e->dedup_key),
-							TimestampTzGetDatum(expiry(now)),
-							UUIDPGetDatum(id),
-							TimestampTzGetDatum(now),
-						e->tenant ? PointerGetDatum(e->tenant) : CStringGetTextDatum("")};
+	Claim		c = {.topic = arg_datum(TEXTOID, PointerGetDatum(e->topic)),
+					 .key = arg_datum(TEXTOID, PointerGetDatum(e->dedup_key)),
+					 .expiry = arg_time(expiry(now)),
+					 .id = arg_datum(UUIDOID, UUIDPGetDatum(id)),
+					 .now = arg_time(now),
+					 .tenant = e->tenant ? arg_datum(TEXTOID, PointerGetDatum(e->tenant)) :
+										   arg_text("")};
 
 	/*
 	 * The insert comes first, because it reads nothing that a SERIALIZABLE transaction
@@ -134,11 +142,11 @@ claim(const OutboxNewEvent *e, pg_uuid_t *id)
 	 * another transaction's claim is committed between two statements, the last one does
 	 * nothing, and the search finds the claim in the next round.
 	 */
-	while (!insert(values))
+	while (!insert(&c))
 	{
-		if (find(values, id))
+		if (find(&c, id))
 			return false;
-		if (take_over(values))
+		if (take_over(&c))
 			return true;
 		CHECK_FOR_INTERRUPTS();
 	}
@@ -183,8 +191,6 @@ static void
 correct_times(Datum begin, Datum end, TimestampTz now)
 {
 	static SPIPlanPtr plan;
-	Datum			  values[] = {begin, end, TimestampTzGetDatum(now),
-								  TimestampTzGetDatum(now + USECS_PER_SEC)};
 
 	(void) outbox_plan_run(&plan,
 						   "UPDATE outbox.dedup SET created_at = $3"
@@ -194,8 +200,8 @@ correct_times(Datum begin, Datum end, TimestampTz now)
 						   " AND d.ctid < $2"
 						   " AND d.created_at > $4"
 						   " FOR UPDATE SKIP LOCKED))",
-						   4, (Oid[]){TIDOID, TIDOID, TIMESTAMPTZOID, TIMESTAMPTZOID},
-						   values, NULL);
+						   arg_datum(TIDOID, begin), arg_datum(TIDOID, end),
+						   arg_time(now), arg_time(now + USECS_PER_SEC));
 }
 
 /* Keys that another transaction is overwriting are skipped. */
@@ -205,13 +211,9 @@ sweep_blocks(BlockNumber first, TimestampTz now)
 	ItemPointerData	  begin;
 	ItemPointerData	  end;
 	static SPIPlanPtr plan;
-	Datum			  values[3];
 
 	ItemPointerSet(&begin, first, 0);
 	ItemPointerSet(&end, first + SWEEP_BLOCKS, 0);
-	values[0] = PointerGetDatum(&begin);
-	values[1] = PointerGetDatum(&end);
-	values[2] = TimestampTzGetDatum(expiry(now));
 	(void) outbox_plan_run(&plan,
 						   "DELETE FROM outbox.dedup WHERE ctid = ANY (ARRAY("
 						   "SELECT d.ctid FROM outbox.dedup d"
@@ -219,8 +221,10 @@ sweep_blocks(BlockNumber first, TimestampTz now)
 						   " AND d.ctid < $2"
 						   " AND d.created_at <= $3"
 						   " FOR UPDATE SKIP LOCKED))",
-						   3, (Oid[]){TIDOID, TIDOID, TIMESTAMPTZOID}, values, NULL);
-	correct_times(values[0], values[1], now);
+						   arg_datum(TIDOID, PointerGetDatum(&begin)),
+						   arg_datum(TIDOID, PointerGetDatum(&end)),
+						   arg_time(expiry(now)));
+	correct_times(PointerGetDatum(&begin), PointerGetDatum(&end), now);
 }
 
 /* The next attempt begins behind the blocks that failed. */

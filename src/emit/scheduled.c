@@ -137,15 +137,15 @@ set_first(TimestampTz time, const pg_uuid_t *id)
 static void
 find_first(void)
 {
-	Datum values[] = {TimestampTzGetDatum(first_time), UUIDPGetDatum(&first_id), epochs,
-					  locked};
 	static SPIPlanPtr plan;
 	HeapTuple		  tuple;
 	bool			  isnull;
 
-	if (outbox_plan_run(&plan, "SELECT s.deliver_at, s.id" FROM_FIRST IN_ORDER "1", 4,
-						(Oid[]){TIMESTAMPTZOID, UUIDOID, INT8ARRAYOID, INT4ARRAYOID},
-						values, NULL) == 0)
+	if (outbox_plan_run(&plan, "SELECT s.deliver_at, s.id" FROM_FIRST IN_ORDER "1",
+						arg_time(first_time),
+						arg_datum(UUIDOID, UUIDPGetDatum(&first_id)),
+						arg_datum(INT8ARRAYOID, epochs),
+						arg_datum(INT4ARRAYOID, locked)) == 0)
 	{
 		set_first(DT_NOEND, NULL);
 		return;
@@ -199,7 +199,7 @@ delete_moved(Datum *ids, int n)
 	(void) outbox_plan_run(&plan,
 						   "DELETE FROM outbox.scheduled s"
 						   " WHERE s.id = ANY ($1)",
-						   1, (Oid[]){UUIDARRAYOID}, &moved, NULL);
+						   arg_datum(UUIDARRAYOID, moved));
 }
 
 /* One row of a batch. */
@@ -226,12 +226,11 @@ static void
 set_aside(Datum id, const char *error, bool locked)
 {
 	static SPIPlanPtr plan;
-	Datum			  values[3] = {id, CStringGetTextDatum(error),
-								   Int32GetDatum(OUTBOX_SET_ASIDE_SECS(locked))};
 
 	(void) outbox_plan_run(&plan,
-						   "UPDATE outbox.scheduled" OUTBOX_SET_ASIDE " WHERE id = $1", 3,
-						   (Oid[]){UUIDOID, TEXTOID, INT4OID}, values, NULL);
+						   "UPDATE outbox.scheduled" OUTBOX_SET_ASIDE " WHERE id = $1",
+						   arg_datum(UUIDOID, id), arg_text(error),
+						   arg_int4(OUTBOX_SET_ASIDE_SECS(locked)));
 }
 
 /*
@@ -284,8 +283,6 @@ move_one(Moving *m)
 static int
 move_due(TimestampTz now)
 {
-	Datum values[] = {TimestampTzGetDatum(first_time), UUIDPGetDatum(&first_id), epochs,
-					  locked, TimestampTzGetDatum(now)};
 	static SPIPlanPtr due_plan;
 	SPITupleTable	 *rows;
 	Datum			 *ids;
@@ -299,9 +296,9 @@ move_due(TimestampTz now)
 			" s.content_type, s.expires_at, s.tenant" FROM_FIRST
 			" AND s.deliver_at <= $5" IN_ORDER CppAsString2(
 				BATCH_ROWS) " FOR UPDATE SKIP LOCKED",
-			5,
-			(Oid[]){TIMESTAMPTZOID, UUIDOID, INT8ARRAYOID, INT4ARRAYOID, TIMESTAMPTZOID},
-			values, NULL) == 0)
+			arg_time(first_time), arg_datum(UUIDOID, UUIDPGetDatum(&first_id)),
+			arg_datum(INT8ARRAYOID, epochs), arg_datum(INT4ARRAYOID, locked),
+			arg_time(now)) == 0)
 		return 0;
 	rows = SPI_tuptable;
 	ids = palloc(sizeof(Datum) * rows->numvals);

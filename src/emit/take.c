@@ -77,14 +77,12 @@ typedef struct Taken
 static void
 read_source(void)
 {
-	Oid	  types[1] = {OIDOID};
-	Datum args[1] = {ObjectIdGetDatum(MySubscription->oid)};
-	bool  null;
+	bool null;
 
 	SPI_connect();
 	if (outbox_query("SELECT name, taken, same FROM outbox.source_of($1)"
 					 " WHERE name IS NOT NULL",
-					 1, types, args, NULL) == 0)
+					 arg_oid(MySubscription->oid)) == 0)
 		ereport(
 			ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -189,17 +187,16 @@ read_event(void *arg)
 static void
 set_row_aside(const TriggerData *trigger, const char *reason)
 {
-	Oid	  types[3] = {TEXTOID, RelationGetForm(trigger->tg_relation)->reltype, TEXTOID};
-	Datum args[3] = {source.name,
-					 heap_copy_tuple_as_datum(trigger->tg_trigtuple,
-											  RelationGetDescr(trigger->tg_relation)),
-					 CStringGetTextDatum(reason)};
+	Datum event = heap_copy_tuple_as_datum(trigger->tg_trigtuple,
+										   RelationGetDescr(trigger->tg_relation));
 
 	SPI_connect();
 	outbox_query("INSERT INTO outbox.refused_events (source, event, error)"
 				 " SELECT COALESCE(r.source, $1), pg_catalog.to_jsonb(r.*), $3"
 				 " FROM (SELECT ($2).*) r",
-				 3, types, args, OidIsValid(source.subscription) ? NULL : "n  ");
+				 arg_or_null(TEXTOID, source.name, !OidIsValid(source.subscription)),
+				 arg_datum(RelationGetForm(trigger->tg_relation)->reltype, event),
+				 arg_text(reason));
 	SPI_finish();
 }
 

@@ -88,7 +88,7 @@ fetch_kept(Datum array, FetchState *st)
 	uint64			  n = outbox_plan_run(&plan,
 										  "SELECT " EVENT_COLUMNS " FROM outbox.kept_events"
 													 " WHERE seq = ANY ($1)",
-										  1, (Oid[]){INT8ARRAYOID}, &array, NULL);
+										  arg_datum(INT8ARRAYOID, array));
 
 	for (uint64 i = 0; i < n; i++)
 	{

@@ -43,8 +43,7 @@ outbox_forgotten_read(void)
 		return false;
 	n = outbox_query(
 		"SELECT forget_id, tenant, snapshot::pg_catalog.text, upto, key"
-		" FROM outbox.forgotten WHERE complete_at IS NULL ORDER BY forget_id",
-		0, NULL, NULL, NULL);
+		" FROM outbox.forgotten WHERE complete_at IS NULL ORDER BY forget_id");
 	clear();
 	list = MemoryContextAlloc(list_cxt, sizeof(OutboxForget) * Max(n, 1));
 	for (uint64 i = 0; i < n; i++)

@@ -22,7 +22,6 @@
 #include "base/outbox.h"
 
 #include "access/table.h"
-#include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
@@ -90,7 +89,6 @@ static void
 copy_events(int piece, const int64 *seqs, int n)
 {
 	static SPIPlanPtr plans[OUTBOX_LOG_PIECES];
-	Datum			  args[1] = {outbox_int8_array(seqs, n)};
 	char			  sql[512];
 
 	snprintf(sql, sizeof(sql),
@@ -101,7 +99,7 @@ copy_events(int piece, const int64 *seqs, int n)
 			 " AND outbox.log_xid(e.epoch, e.xid) IS NOT NULL"
 			 " ON CONFLICT (seq, epoch) DO NOTHING",
 			 piece);
-	outbox_plan_run(&plans[piece], sql, 1, (Oid[]){INT8ARRAYOID}, args, NULL);
+	outbox_plan_run(&plans[piece], sql, arg_int8s(seqs, n));
 }
 
 /*
@@ -124,14 +122,13 @@ copied_at_once(int piece)
 static bool
 find_end(int piece, int64 from, bool highest, int64 *seq)
 {
-	Datum args[1] = {Int64GetDatum(from)};
-	char  sql[128];
+	char sql[128];
 
 	snprintf(
 		sql, sizeof(sql),
 		"SELECT e.seq FROM outbox.events_%d e WHERE e.seq > $1 ORDER BY e.seq %s LIMIT 1",
 		piece, highest ? "DESC" : "ASC");
-	if (outbox_query(sql, 1, (Oid[]){INT8OID}, args, NULL) == 0)
+	if (outbox_query(sql, arg_int8(from)) == 0)
 		return false;
 	*seq = row_int8(fetch_row(0), 0);
 	return true;
@@ -157,14 +154,13 @@ copy_slice(int piece, int64 from)
 	{
 		TimestampTz begun = GetCurrentTimestamp();
 		int64		end = from + Min(span, upto - from);
-		Datum		args[3] = {Int64GetDatum(from), Int64GetDatum(end),
-							   Int64GetDatum(SLICE_ROWS)};
 		int			n = (int) outbox_plan_run(&plan,
 											  "SELECT p.seq FROM outbox.parked p"
 													  " WHERE p.seq > $1"
 													  " AND p.seq <= $2"
 													  " ORDER BY p.seq LIMIT $3",
-											  3, (Oid[]){INT8OID, INT8OID, INT8OID}, args, NULL);
+											  arg_int8(from), arg_int8(end),
+											  arg_int8(SLICE_ROWS));
 		int64	   *seqs = palloc(sizeof(int64) * Max(n, 1));
 		int			nseqs = 0;
 
@@ -332,14 +328,11 @@ void
 outbox_kept_tidy(void *unused)
 {
 	TimestampTz begun = GetCurrentTimestamp();
-	Datum		args[2];
 	int64		last;
 
 	(void) unused;
 	Assert(!copying);
 	notice_released(begun);
-	args[0] = Int64GetDatum(tidied);
-	args[1] = Int64GetDatum(SLICE_ROWS);
 	if (!outbox_txn_begin(true))
 	{
 		tidy_at = begun + AGAIN_AFTER;
@@ -370,7 +363,7 @@ outbox_kept_tidy(void *unused)
 				 " SELECT CASE WHEN pg_catalog.count(*)"
 				 " = $2 THEN pg_catalog.max(seq) END"
 				 " FROM slice",
-				 2, (Oid[]){INT8OID, INT8OID}, args, NULL);
+				 arg_int8(tidied), arg_int8(SLICE_ROWS));
 	last = row_int8(fetch_row(0), 0);
 	OUTBOX_CRASH_POINT("tidy.deleted");
 	outbox_txn_commit();

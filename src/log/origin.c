@@ -21,7 +21,6 @@
 
 #include "access/transam.h"
 #include "access/xlog.h"
-#include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "fmgr.h"
 #include "miscadmin.h"
@@ -46,8 +45,7 @@ events_had_origin(void)
 	for (size_t i = 0; i < lengthof(tables); i++)
 		if (outbox_query(psprintf("SELECT 1 FROM outbox.%s"
 								  " WHERE epoch <> 0 LIMIT 1",
-								  tables[i]),
-						 0, NULL, NULL, NULL) > 0)
+								  tables[i])) > 0)
 			return true;
 	return false;
 }
@@ -55,8 +53,6 @@ events_had_origin(void)
 OutboxOrigin
 outbox_origin(int64 *epoch, bool *zero, bool thorough)
 {
-	Datum		  args[2] = {Int64GetDatum((int64) GetSystemIdentifier()),
-							 ObjectIdGetDatum(MyDatabaseId)};
 	OutboxColumns row;
 
 	outbox_query("SELECT pg_catalog.count(*), pg_catalog.count(*) FILTER (WHERE"
@@ -71,7 +67,7 @@ outbox_origin(int64 *epoch, bool *zero, bool thorough)
 				 " EXISTS (SELECT 1 FROM outbox.origins)"
 				 " OR EXISTS (SELECT 1 FROM outbox.endpoint_settings)"
 				 " FROM outbox.origins WHERE adopted_by IS NULL",
-				 2, (Oid[]){INT8OID, OIDOID}, args, NULL);
+				 arg_int8((int64) GetSystemIdentifier()), arg_oid(MyDatabaseId));
 	row = fetch_row(0);
 	if (DatumGetBool(row.values[5]))
 		return OUTBOX_ORIGIN_LOST;
@@ -106,16 +102,12 @@ random_epoch(void)
 static void
 make_origin(int64 epoch, bool first)
 {
-	Datum args[5] = {Int64GetDatum(epoch), Int64GetDatum((int64) GetSystemIdentifier()),
-					 ObjectIdGetDatum(MyDatabaseId),
-					 CStringGetTextDatum(outbox_instance_name), BoolGetDatum(first)};
-
-	outbox_query("INSERT INTO outbox.own_epochs VALUES ($1)", 1, (Oid[]){INT8OID}, args,
-				 NULL);
+	outbox_query("INSERT INTO outbox.own_epochs VALUES ($1)", arg_int8(epoch));
 	outbox_query("INSERT INTO outbox.origins"
 				 " (epoch, system_identifier, database_oid, instance_name, first)"
 				 " VALUES ($1, $2, $3, $4, $5)",
-				 5, (Oid[]){INT8OID, INT8OID, OIDOID, TEXTOID, BOOLOID}, args, NULL);
+				 arg_int8(epoch), arg_int8((int64) GetSystemIdentifier()),
+				 arg_oid(MyDatabaseId), arg_text(outbox_instance_name), arg_bool(first));
 }
 
 /*
@@ -126,14 +118,12 @@ make_origin(int64 epoch, bool first)
 static void
 pull_back_events(void)
 {
-	Datum args[2] = {FullTransactionIdGetDatum(ReadNextFullTransactionId()),
-					 FullTransactionIdGetDatum(
-						 FullTransactionIdFromU64(FirstNormalTransactionId))};
+	FullTransactionId next = ReadNextFullTransactionId();
 
-	if (outbox_query("SELECT 1 FROM outbox.events WHERE xid >= $1 LIMIT 1", 1,
-					 (Oid[]){XID8OID}, args, NULL) > 0)
-		outbox_query("UPDATE outbox.events SET xid = $2 WHERE xid >= $1", 2,
-					 (Oid[]){XID8OID, XID8OID}, args, NULL);
+	if (outbox_query("SELECT 1 FROM outbox.events WHERE xid >= $1 LIMIT 1",
+					 arg_xid8(next)) > 0)
+		outbox_query("UPDATE outbox.events SET xid = $2 WHERE xid >= $1", arg_xid8(next),
+					 arg_xid8(FullTransactionIdFromU64(FirstNormalTransactionId)));
 }
 
 OutboxOrigin
@@ -151,8 +141,7 @@ outbox_origin_claim(void)
 	origin = outbox_origin(&epoch, &zero, true);
 	if (origin != OUTBOX_ORIGIN_NONE)
 		return origin;
-	outbox_query("LOCK TABLE outbox.origins IN SHARE ROW EXCLUSIVE MODE", 0, NULL, NULL,
-				 NULL);
+	outbox_query("LOCK TABLE outbox.origins IN SHARE ROW EXCLUSIVE MODE");
 	origin = outbox_origin(&epoch, &zero, true);
 	if (origin != OUTBOX_ORIGIN_NONE)
 		return origin;
@@ -165,13 +154,9 @@ outbox_origin_claim(void)
 static void
 own(int64 epoch)
 {
-	Datum args[1] = {Int64GetDatum(epoch)};
-
-	outbox_query("UPDATE outbox.origins SET adopted_by = $1 WHERE adopted_by IS NULL", 1,
-				 (Oid[]){INT8OID}, args, NULL);
-	make_origin(epoch,
-				outbox_query("SELECT 1 FROM outbox.origins LIMIT 1", 0, NULL, NULL,
-							 NULL) == 0);
+	outbox_query("UPDATE outbox.origins SET adopted_by = $1 WHERE adopted_by IS NULL",
+				 arg_int8(epoch));
+	make_origin(epoch, outbox_query("SELECT 1 FROM outbox.origins LIMIT 1") == 0);
 }
 
 /*

@@ -12,7 +12,6 @@
 #include "base/outbox.h"
 
 #include "access/xact.h"
-#include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
@@ -61,7 +60,7 @@ next_piece(int piece)
 static void
 execute(const char *sql)
 {
-	outbox_query(sql, 0, NULL, NULL, NULL);
+	outbox_query(sql);
 }
 
 int
@@ -164,8 +163,7 @@ due(TimestampTz since, int retention)
 static int64
 count_needing(int piece, int64 upto, int64 *beyond)
 {
-	Datum args[1] = {Int64GetDatum(upto)};
-	char  sql[3072];
+	char sql[3072];
 
 	/*
 	 * In this order: events in no tick yet, events left of a tick, events that were in
@@ -201,7 +199,7 @@ count_needing(int piece, int64 upto, int64 *beyond)
 #undef SEEN_BY
 #undef NEW
 #undef NOT_READ
-	outbox_query(sql, 1, (Oid[]){INT8OID}, args, NULL);
+	outbox_query(sql, arg_int8(upto));
 	*beyond = row_int8(fetch_row(0), 1);
 	return row_int8(fetch_row(0), 0);
 }
@@ -209,11 +207,9 @@ count_needing(int piece, int64 upto, int64 *beyond)
 static void
 use_piece(const char *log, int piece)
 {
-	Datum args[2] = {CStringGetTextDatum(log), Int16GetDatum(piece)};
-
 	outbox_query("UPDATE outbox.pieces SET piece = $2, since = pg_catalog.now()"
 				 " WHERE log = $1",
-				 2, (Oid[]){TEXTOID, INT2OID}, args, NULL);
+				 arg_text(log), arg_int2(piece));
 }
 
 /*
@@ -223,13 +219,11 @@ use_piece(const char *log, int piece)
 static void
 correct_times(void *done)
 {
-	Datum args[1] = {TimestampTzGetDatum(GetCurrentTimestamp())};
-
 	*(bool *) done = outbox_txn_begin(true);
 	if (!*(bool *) done)
 		return;
-	outbox_query("UPDATE outbox.pieces SET since = $1 WHERE since > $1", 1,
-				 (Oid[]){TIMESTAMPTZOID}, args, NULL);
+	outbox_query("UPDATE outbox.pieces SET since = $1 WHERE since > $1",
+				 arg_time(GetCurrentTimestamp()));
 	outbox_txn_commit();
 }
 
@@ -276,7 +270,7 @@ ask_to_pass(int piece, int64 beyond)
 			 "SELECT CASE WHEN $1 = 0 THEN LEAST(q.last_value, (SELECT max(e.seq)"
 			 " FROM outbox.events_%d e)) ELSE q.last_value END FROM outbox.events_seq q",
 			 piece);
-	outbox_query(sql, 1, (Oid[]){INT8OID}, (Datum[]){Int64GetDatum(beyond)}, NULL);
+	outbox_query(sql, arg_int8(beyond));
 	upto = row_int8(fetch_row(0), 0);
 	if (upto != (int64) pg_atomic_exchange_u64(&db->due_upto, (uint64) upto))
 		outbox_workers_wake(db, true);

@@ -35,8 +35,7 @@ static BackgroundWorkerHandle *keeper; /* NULL: none was started yet */
 void
 outbox_sources_configure(void)
 {
-	follows = outbox_query("SELECT FROM outbox.followed LIMIT 1", 0, NULL, NULL, NULL) >
-		0;
+	follows = outbox_query("SELECT FROM outbox.followed LIMIT 1") > 0;
 }
 
 TimestampTz
@@ -84,7 +83,7 @@ call(const char *query, int most)
 	pgstat_report_activity(STATE_RUNNING, query);
 	if (most > 0)
 		enable_timeout_after(STATEMENT_TIMEOUT, most);
-	outbox_query(query, 0, NULL, NULL, NULL);
+	outbox_query(query);
 	disable_timeout(STATEMENT_TIMEOUT, false);
 	SPI_finish();
 	PopActiveSnapshot();

@@ -5,7 +5,6 @@
  */
 #include "base/outbox.h"
 
-#include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "replication/slot.h"
 #include "replication/walsender.h"
@@ -121,7 +120,6 @@ outbox_positions_compact(void)
 {
 	int	   was = (int) pg_atomic_read_u32(&db->positions_piece);
 	int	   other = 1 - was;
-	Datum  args[1] = {Int16GetDatum(other)};
 	uint64 n;
 
 	if (!outbox_txn_begin(true))
@@ -145,7 +143,7 @@ outbox_positions_compact(void)
 					" OR p.endpoint_id = ANY"
 					" (ARRAY(SELECT DISTINCT f.shared FROM newest f))"
 					" ON CONFLICT DO NOTHING",
-		1, (Oid[]){INT2OID}, args, NULL);
+		arg_int2(other));
 	OUTBOX_CRASH_POINT("compact.written");
 	outbox_empty_table(outbox_table_oid(OUTBOX_TABLE_POSITIONS_0 + was));
 	OUTBOX_CRASH_POINT("compact.truncated");

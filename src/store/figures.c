@@ -103,8 +103,7 @@ has_other_turn(int piece, int width, int64 turn)
 	char sql[64];
 
 	snprintf(sql, sizeof(sql), "SELECT at FROM outbox.figures_%d LIMIT 1", piece);
-	return outbox_query(sql, 0, NULL, NULL, NULL) > 0 &&
-		row_time(fetch_row(0), 0, 0) / turns[width] != turn;
+	return outbox_query(sql) > 0 && row_time(fetch_row(0), 0, 0) / turns[width] != turn;
 }
 
 /*
@@ -212,10 +211,10 @@ outbox_figures_write(void *arg)
 		" SET delivered = f.delivered + EXCLUDED.delivered,"
 		" failed = f.failed + EXCLUDED.failed,"
 		" counts = outbox.figures_sum(f.counts || EXCLUDED.counts)",
-		8,
-		(Oid[]){INT4ARRAYOID, TEXTARRAYOID, TIMESTAMPTZARRAYOID, INT8ARRAYOID,
-				INT8ARRAYOID, BYTEAARRAYOID, INT4ARRAYOID, INT4ARRAYOID},
-		args, NULL);
+		arg_datum(INT4ARRAYOID, args[0]), arg_datum(TEXTARRAYOID, args[1]),
+		arg_datum(TIMESTAMPTZARRAYOID, args[2]), arg_datum(INT8ARRAYOID, args[3]),
+		arg_datum(INT8ARRAYOID, args[4]), arg_datum(BYTEAARRAYOID, args[5]),
+		arg_datum(INT4ARRAYOID, args[6]), arg_datum(INT4ARRAYOID, args[7]));
 	OUTBOX_CRASH_POINT("figures.written");
 	outbox_txn_commit();
 	memcpy(in_turn, begun, sizeof(in_turn));

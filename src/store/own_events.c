@@ -71,12 +71,9 @@ write_notices(void *arg)
 	(void) arg;
 	for (int i = 0; i < nnotices; i++)
 	{
-		Datum args[2] = {CStringGetTextDatum(notices[i].topic),
-						 CStringGetTextDatum(notices[i].payload)};
-
 		outbox_query("INSERT INTO outbox.events (topic, payload)"
 					 " VALUES ($1, $2::pg_catalog.jsonb)",
-					 2, (Oid[]){TEXTOID, TEXTOID}, args, NULL);
+					 arg_text(notices[i].topic), arg_text(notices[i].payload));
 	}
 }
 

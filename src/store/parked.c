@@ -103,13 +103,11 @@ outbox_parked_is_gone(int32 endpoint_id, int64 seq)
 void
 outbox_parked_empty(int32 endpoint_id, int64 seq)
 {
-	Datum args[2] = {Int32GetDatum(endpoint_id), Int64GetDatum(seq)};
-
 	outbox_query("UPDATE outbox.parked SET status = 'cancelled', reason = 'forgotten',"
 				 " key = NULL, last_error = NULL, next_attempt_at = NULL"
 				 " WHERE endpoint_id = $1"
 				 " AND seq = $2",
-				 2, (Oid[]){INT4OID, INT8OID}, args, NULL);
+				 arg_int4(endpoint_id), arg_int8(seq));
 }
 
 void
@@ -121,14 +119,11 @@ outbox_parked_write_gone(void)
 			outbox_parked_empty(gone[i].endpoint_id, gone[i].seq);
 		else
 		{
-			Datum args[2] = {Int32GetDatum(gone[i].endpoint_id),
-							 Int64GetDatum(gone[i].seq)};
-
 			outbox_query(
 				"UPDATE outbox.parked SET status = 'dead', reason = 'event is gone'"
 				" WHERE endpoint_id = $1"
 				" AND seq = $2",
-				2, (Oid[]){INT4OID, INT8OID}, args, NULL);
+				arg_int4(gone[i].endpoint_id), arg_int8(gone[i].seq));
 		}
 	}
 }
@@ -225,7 +220,6 @@ take_events(OutboxEndpoint *ep, bool retries, const Loading *l)
 void
 outbox_parked_load_retries(OutboxEndpoint *ep, const int64 *seqs, int n)
 {
-	Datum			  args[2] = {Int32GetDatum(ep->id), outbox_int8_array(seqs, n)};
 	static SPIPlanPtr plan;
 	Loading			  l;
 
@@ -236,7 +230,7 @@ outbox_parked_load_retries(OutboxEndpoint *ep, const int64 *seqs, int n)
 					" WHERE endpoint_id = $1"
 					" AND seq = w.seq LIMIT 1) p"
 					" WHERE p.status = 'retrying' ORDER BY w.seq",
-					2, (Oid[]){INT4OID, INT8ARRAYOID}, args, NULL);
+					arg_int4(ep->id), arg_int8s(seqs, n));
 	fetch_events(ep, true, &l);
 	(void) take_events(ep, true, &l);
 
@@ -255,8 +249,6 @@ fetch_followers(OutboxEndpoint *ep, const OutboxLane *lane, int limit, Loading *
 {
 	static SPIPlanPtr of_key;
 	static SPIPlanPtr of_all;
-	Datum			  args[4] = {Int32GetDatum(ep->id), Int64GetDatum(limit),
-								 Int64GetDatum(lane->first_parked), CStringGetTextDatum(lane->key)};
 
 	if (ep->config.ordering == OUTBOX_ORDER_STRICT)
 		outbox_plan_run(&of_all,
@@ -264,14 +256,15 @@ fetch_followers(OutboxEndpoint *ep, const OutboxLane *lane, int limit, Loading *
 						" WHERE endpoint_id = $1"
 						" AND seq >= $3"
 						" AND status = 'blocked' ORDER BY seq LIMIT $2",
-						3, (Oid[]){INT4OID, INT8OID, INT8OID}, args, NULL);
+						arg_int4(ep->id), arg_int8(limit), arg_int8(lane->first_parked));
 	else
 		outbox_plan_run(&of_key,
 						"SELECT " LOADED " FROM outbox.parked"
 						" WHERE endpoint_id = $1"
 						" AND key = $4 AND seq >= $3"
 						" AND status = 'blocked' ORDER BY seq LIMIT $2",
-						4, (Oid[]){INT4OID, INT8OID, INT8OID, TEXTOID}, args, NULL);
+						arg_int4(ep->id), arg_int8(limit), arg_int8(lane->first_parked),
+						arg_text(lane->key));
 	if (SPI_processed == 0)
 		return false;
 	fetch_events(ep, false, l);
@@ -311,13 +304,6 @@ outbox_parked_load_followers(OutboxEndpoint *ep, TimestampTz until)
 	}
 }
 
-static Datum
-text_datum(const char *s, char *null)
-{
-	*null = s ? ' ' : 'n';
-	return s ? CStringGetTextDatum(s) : (Datum) 0;
-}
-
 static void
 park(OutboxEndpoint *ep, OutboxDelivery *d)
 {
@@ -327,32 +313,7 @@ park(OutboxEndpoint *ep, OutboxDelivery *d)
 		[OUTBOX_VERDICT_DEAD] = "dead",
 	};
 	static SPIPlanPtr plan;
-	char			  nulls[14];
-	Datum			  args[13];
 
-	memset(nulls, ' ', sizeof(nulls));
-	args[0] = Int32GetDatum(ep->id);
-	args[1] = Int64GetDatum(d->seq);
-	args[2] = UUIDPGetDatum(&d->event->id);
-	args[3] = text_datum(d->event->order_key, &nulls[3]);
-	args[4] = CStringGetTextDatum(status[d->verdict]);
-	args[5] = text_datum(d->verdict == OUTBOX_VERDICT_DEAD ? d->reason : NULL, &nulls[5]);
-	args[6] = Int32GetDatum(d->attempts);
-	args[7] = TimestampTzGetDatum(d->first_attempt_at);
-	if (d->first_attempt_at == 0)
-		nulls[7] = 'n';
-	args[8] = TimestampTzGetDatum(d->next_attempt_at);
-	if (d->verdict != OUTBOX_VERDICT_RETRY)
-		nulls[8] = 'n';
-	args[9] = Int32GetDatum(d->last_status);
-	if (d->last_status == 0)
-		nulls[9] = 'n';
-	args[10] = text_datum(d->error, &nulls[10]);
-	args[11] = Int16GetDatum(d->redelivery);
-	args[12] = Int64GetDatum(d->group);
-	if (d->group == 0 || d->verdict == OUTBOX_VERDICT_BLOCKED)
-		nulls[12] = 'n';
-	nulls[13] = '\0';
 	outbox_plan_run(
 		&plan,
 		"INSERT INTO outbox.parked AS p (endpoint_id, seq, event_id, key, status,"
@@ -363,22 +324,30 @@ park(OutboxEndpoint *ep, OutboxDelivery *d)
 		" attempts = $7, first_attempt_at = $8, next_attempt_at = $9,"
 		" last_status_code = COALESCE($10, p.last_status_code),"
 		" last_error = COALESCE($11, p.last_error), redelivery = $12, batch = $13",
-		13,
-		(Oid[]){INT4OID, INT8OID, UUIDOID, TEXTOID, TEXTOID, TEXTOID, INT4OID,
-				TIMESTAMPTZOID, TIMESTAMPTZOID, INT4OID, TEXTOID, INT2OID, INT8OID},
-		args, nulls);
+		arg_int4(ep->id), arg_int8(d->seq),
+		arg_datum(UUIDOID, UUIDPGetDatum(&d->event->id)), arg_text(d->event->order_key),
+		arg_text(status[d->verdict]),
+		arg_text(d->verdict == OUTBOX_VERDICT_DEAD ? d->reason : NULL),
+		arg_int4(d->attempts),
+		arg_or_null(TIMESTAMPTZOID, TimestampTzGetDatum(d->first_attempt_at),
+					d->first_attempt_at == 0),
+		arg_or_null(TIMESTAMPTZOID, TimestampTzGetDatum(d->next_attempt_at),
+					d->verdict != OUTBOX_VERDICT_RETRY),
+		arg_or_null(INT4OID, Int32GetDatum(d->last_status), d->last_status == 0),
+		arg_text(d->error), arg_int2(d->redelivery),
+		arg_or_null(INT8OID, Int64GetDatum(d->group),
+					d->group == 0 || d->verdict == OUTBOX_VERDICT_BLOCKED));
 }
 
 static void
 unpark(OutboxEndpoint *ep, OutboxDelivery *d)
 {
 	static SPIPlanPtr plan;
-	Datum			  args[2] = {Int32GetDatum(ep->id), Int64GetDatum(d->seq)};
 
 	outbox_plan_run(&plan,
 					"DELETE FROM outbox.parked WHERE endpoint_id = $1"
 					" AND seq = $2",
-					2, (Oid[]){INT4OID, INT8OID}, args, NULL);
+					arg_int4(ep->id), arg_int8(d->seq));
 }
 
 void

@@ -90,8 +90,6 @@ read_retries(OutboxEndpoint *ep)
 	int				  n;
 	int64			 *loaded = outbox_parking_loaded_retries(ep, &n);
 	TimestampTz		  latest = GetCurrentTimestamp() + ep->pace.limits.backoff_max;
-	Datum args[4] = {Int32GetDatum(ep->id), TimestampTzGetDatum(ep->queue->retries_due),
-					 Int64GetDatum(ep->queue->retries_seq), Int64GetDatum(room)};
 
 	qsort(loaded, n, sizeof(int64), outbox_compare_int8);
 	outbox_plan_run(
@@ -100,7 +98,8 @@ read_retries(OutboxEndpoint *ep)
 			STATUS "'retrying'"
 		" AND ROW(p.next_attempt_at, p.seq) > ROW($2, $3)"
 		" ORDER BY p.next_attempt_at, p.seq LIMIT $4",
-		4, (Oid[]){INT4OID, TIMESTAMPTZOID, INT8OID, INT8OID}, args, NULL);
+		arg_int4(ep->id), arg_time(ep->queue->retries_due),
+		arg_int8(ep->queue->retries_seq), arg_int8(room));
 	ep->queue->retries_all = SPI_processed < (uint64) room;
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
@@ -147,11 +146,6 @@ ask_table(OutboxEndpoint *ep, Datum *keys, int nkeys)
 	const char		 *of_key = strict ? "" : OF_KEY;
 	int				  n;
 	int64			 *loaded = outbox_parking_loaded_retries(ep, &n);
-	Datum			  args[4] = {Int32GetDatum(ep->id),
-								 PointerGetDatum(
-									 construct_array(keys, nkeys, TEXTOID, -1, false, TYPALIGN_INT)),
-								 outbox_int8_array(loaded, n),
-								 BoolGetDatum(ep->config.block_on_dead)};
 
 	outbox_plan_run(strict ? &of_all : &of_keys,
 					psprintf("SELECT k.key,"
@@ -168,7 +162,11 @@ ask_table(OutboxEndpoint *ep, Datum *keys, int nkeys)
 							 " FROM pg_catalog.unnest($2) k(key)",
 							 of_key, strict ? "p.next_attempt_at" : "p.key", of_key,
 							 of_key, strict ? "" : "p.key, "),
-					4, (Oid[]){INT4OID, TEXTARRAYOID, INT8ARRAYOID, BOOLOID}, args, NULL);
+					arg_int4(ep->id),
+					arg_datum(TEXTARRAYOID,
+							  PointerGetDatum(construct_array(keys, nkeys, TEXTOID, -1,
+															  false, TYPALIGN_INT))),
+					arg_int8s(loaded, n), arg_bool(ep->config.block_on_dead));
 }
 
 /*
@@ -247,8 +245,6 @@ static void
 read_keys(OutboxEndpoint *ep, const char *from, int max)
 {
 	static SPIPlanPtr plan;
-	Datum			  args[3] = {Int32GetDatum(ep->id), CStringGetTextDatum(from),
-								 Int32GetDatum(max)};
 
 #define NEXT_KEY(from) \
 	"(SELECT p.key, p.seq FROM outbox.parked p" OF_ENDPOINT STATUS "'blocked'" \
@@ -260,7 +256,7 @@ read_keys(OutboxEndpoint *ep, const char *from, int max)
 				  " FROM k CROSS JOIN LATERAL " NEXT_KEY(
 					  "k.key") " WHERE k.n < $3)"
 							   " SELECT k.key, k.seq FROM k ORDER BY k.n",
-		3, (Oid[]){INT4OID, TEXTOID, INT4OID}, args, NULL);
+		arg_int4(ep->id), arg_text(from), arg_int4(max));
 }
 
 /*
@@ -299,7 +295,6 @@ outbox_parked_unblock(OutboxEndpoint *ep)
 {
 	static SPIPlanPtr any;
 	static SPIPlanPtr without_key;
-	Datum			  args[2] = {Int32GetDatum(ep->id), Int64GetDatum(UNBLOCK_ROWS)};
 
 #define UNBLOCK(which) \
 	"UPDATE outbox.parked u SET status = 'retrying'," \
@@ -309,10 +304,10 @@ outbox_parked_unblock(OutboxEndpoint *ep)
 	" LIMIT $2))" \
 	" RETURNING u.seq, u.next_attempt_at"
 	if (ep->config.ordering == OUTBOX_ORDER_NONE)
-		outbox_plan_run(&any, UNBLOCK(""), 2, (Oid[]){INT4OID, INT8OID}, args, NULL);
+		outbox_plan_run(&any, UNBLOCK(""), arg_int4(ep->id), arg_int8(UNBLOCK_ROWS));
 	else
-		outbox_plan_run(&without_key, UNBLOCK(" AND p.key IS NULL"), 2,
-						(Oid[]){INT4OID, INT8OID}, args, NULL);
+		outbox_plan_run(&without_key, UNBLOCK(" AND p.key IS NULL"), arg_int4(ep->id),
+						arg_int8(UNBLOCK_ROWS));
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
 		OutboxColumns row = fetch_row(i);
@@ -331,16 +326,15 @@ static void
 count_rows(OutboxEndpoint *ep)
 {
 	static SPIPlanPtr plan;
-	Datum args[3] = {Int32GetDatum(ep->id), Int64GetDatum(ep->table->rows_upto),
-					 Int64GetDatum(COUNT_ROWS)};
-	int64 n = 0;
+	int64			  n = 0;
 
 	outbox_plan_run(&plan,
 					"SELECT q.status, pg_catalog.count(*), pg_catalog.max(q.seq) FROM"
 					" (SELECT p.status, p.seq FROM outbox.parked p" OF_ENDPOINT
 					" AND p.seq > $2 ORDER BY p.seq LIMIT $3) q"
 					" GROUP BY q.status",
-					3, (Oid[]){INT4OID, INT8OID, INT8OID}, args, NULL);
+					arg_int4(ep->id), arg_int8(ep->table->rows_upto),
+					arg_int8(COUNT_ROWS));
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
 		OutboxColumns row = fetch_row(i);
@@ -371,7 +365,6 @@ bool
 outbox_parked_is_cancelled(OutboxEndpoint *ep, int64 seq)
 {
 	static SPIPlanPtr plan;
-	Datum			  args[2] = {Int32GetDatum(ep->id), Int64GetDatum(seq)};
 	bool			  found;
 
 	if (seq > ep->feed->cancelled_upto)
@@ -379,7 +372,7 @@ outbox_parked_is_cancelled(OutboxEndpoint *ep, int64 seq)
 	found = outbox_plan_run(&plan,
 							"SELECT 1 FROM outbox.parked p" OF_ENDPOINT
 							" AND p.seq = $2" STATUS "'cancelled'",
-							2, (Oid[]){INT4OID, INT8OID}, args, NULL) > 0;
+							arg_int4(ep->id), arg_int8(seq)) > 0;
 	SPI_freetuptable(SPI_tuptable);
 	return found;
 }
@@ -392,12 +385,11 @@ load_dead(OutboxEndpoint *ep)
 	bool			  strict = ep->config.ordering == OUTBOX_ORDER_STRICT;
 	int				  max = strict ? 1 : room;
 	static SPIPlanPtr plan;
-	Datum			  args[2] = {Int32GetDatum(ep->id), Int64GetDatum(max)};
 
 	outbox_plan_run(&plan,
 					"SELECT p.key FROM outbox.parked p" OF_ENDPOINT STATUS
 					"'dead'" BLOCKING_REASON " ORDER BY p.key LIMIT $2",
-					2, (Oid[]){INT4OID, INT8OID}, args, NULL);
+					arg_int4(ep->id), arg_int8(max));
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
 		const char *key = outbox_lane_key(ep, row_text(fetch_row(i), 0));
@@ -450,17 +442,15 @@ static bool
 has_rows(const OutboxEndpoint *ep)
 {
 	static SPIPlanPtr plan;
-	Datum			  args[1] = {Int32GetDatum(ep->id)};
 
 	return outbox_plan_run(&plan, "SELECT 1 FROM outbox.parked p" OF_ENDPOINT " LIMIT 1",
-						   1, (Oid[]){INT4OID}, args, NULL) > 0;
+						   arg_int4(ep->id)) > 0;
 }
 
 void
 outbox_parked_load(OutboxEndpoint *ep)
 {
 	static SPIPlanPtr last_cancelled;
-	Datum			  args[1] = {Int32GetDatum(ep->id)};
 
 	ep->queue->met_at = GetCurrentTimestamp();
 	if (!has_rows(ep))
@@ -477,7 +467,7 @@ outbox_parked_load(OutboxEndpoint *ep)
 	outbox_plan_run(&last_cancelled,
 					"SELECT p.seq FROM outbox.parked p" OF_ENDPOINT STATUS "'cancelled'"
 					" ORDER BY p.seq DESC LIMIT 1",
-					1, (Oid[]){INT4OID}, args, NULL);
+					arg_int4(ep->id));
 	ep->feed->cancelled_upto = SPI_processed > 0 ? row_int8(fetch_row(0), 0) :
 												   PG_INT64_MIN;
 

@@ -162,8 +162,7 @@ outbox_positions_read_totals(int64 *totals)
 	memset(totals, 0, sizeof(int64) * OUTBOX_COUNTERS);
 	if (outbox_query("SELECT counters FROM outbox.positions"
 					 " WHERE endpoint_id = 0"
-					 " ORDER BY number DESC LIMIT 1",
-					 0, NULL, NULL, NULL) == 0)
+					 " ORDER BY number DESC LIMIT 1") == 0)
 		return false;
 	read_counters(fetch_row(0), 0, totals);
 	return true;
@@ -195,7 +194,7 @@ read_shared(Datum id, OutboxCursor *cursor)
 							"SELECT " OUTBOX_CURSOR_COLUMNS " FROM outbox.positions"
 							" WHERE endpoint_id = $1"
 							" ORDER BY number DESC LIMIT 1",
-							1, (Oid[]){INT4OID}, &id, NULL) == 0)
+							arg_datum(INT4OID, id)) == 0)
 			elog(ERROR, "shared position %d is missing", DatumGetInt32(id));
 		read_cursor(fetch_row(0), &last_cursor);
 		last_read = DatumGetInt32(id);
@@ -236,12 +235,10 @@ outbox_position_read(OutboxColumns row, OutboxPosition *p)
 bool
 outbox_position_newest_shared(OutboxCursor *cursor)
 {
-	if (outbox_query(
-			OUTBOX_NEWEST_POSITIONS(
-				"endpoint_id OPERATOR(pg_catalog.<) 0") " SELECT " OUTBOX_CURSOR_COLUMNS
-														", endpoint_id FROM newest"
-														" ORDER BY number DESC LIMIT 1",
-			0, NULL, NULL, NULL) == 0)
+	if (outbox_query(OUTBOX_NEWEST_POSITIONS(
+			"endpoint_id OPERATOR(pg_catalog.<) 0") " SELECT " OUTBOX_CURSOR_COLUMNS
+													", endpoint_id FROM newest"
+													" ORDER BY number DESC LIMIT 1") == 0)
 		return false;
 	read_cursor(fetch_row(0), cursor);
 	newest_shared = row_int4(fetch_row(0), CURSOR_COLUMNS);
@@ -268,8 +265,7 @@ outbox_positions_in_use(OutboxDatabase *db)
 		"SELECT (SELECT piece FROM outbox.positions ORDER BY endpoint_id DESC, number DESC LIMIT 1),"
 		" (pg_catalog.pg_relation_size('outbox.positions_0')"
 		" + pg_catalog.pg_relation_size('outbox.positions_1')) / " CppAsString2(
-			ROW_BYTES),
-		0, NULL, NULL, NULL);
+			ROW_BYTES));
 	row = fetch_row(0);
 	pg_atomic_write_u32(&db->positions_piece,
 						row.nulls[0] ? 0 : DatumGetInt16(row.values[0]));
@@ -281,16 +277,14 @@ outbox_positions_raise_numbers(OutboxDatabase *db)
 {
 	OutboxColumns row;
 
-	outbox_query(
-		OUTBOX_NEWEST_POSITIONS(
-			"true") " SELECT GREATEST("
-					"(SELECT pg_catalog.max(GREATEST(read_tick, reading_tick)) FROM newest),"
-					"(SELECT pg_catalog.max(tick) FROM outbox.ticks)),"
-					" (SELECT pg_catalog.max(number) FROM newest),"
-					" (SELECT -pg_catalog.min(id)::pg_catalog.int8 FROM ids WHERE id < 0),"
-					" t.clock, t.taken_at FROM (SELECT) one LEFT JOIN (SELECT clock, taken_at"
-					" FROM outbox.ticks ORDER BY clock DESC, taken_at DESC LIMIT 1) t ON true",
-		0, NULL, NULL, NULL);
+	outbox_query(OUTBOX_NEWEST_POSITIONS(
+		"true") " SELECT GREATEST("
+				"(SELECT pg_catalog.max(GREATEST(read_tick, reading_tick)) FROM newest),"
+				"(SELECT pg_catalog.max(tick) FROM outbox.ticks)),"
+				" (SELECT pg_catalog.max(number) FROM newest),"
+				" (SELECT -pg_catalog.min(id)::pg_catalog.int8 FROM ids WHERE id < 0),"
+				" t.clock, t.taken_at FROM (SELECT) one LEFT JOIN (SELECT clock, taken_at"
+				" FROM outbox.ticks ORDER BY clock DESC, taken_at DESC LIMIT 1) t ON true");
 	row = fetch_row(0);
 	outbox_raise(&db->last_tick, (uint64) row_int8(row, 0));
 	outbox_raise(&db->last_position, (uint64) row_int8(row, 1));
@@ -536,23 +530,12 @@ void
 outbox_subscription_write(OutboxEndpoint *ep, const OutboxCursor *c)
 {
 	Datum *topics = palloc(sizeof(Datum) * Max(ep->config.npatterns, 1));
-	Datum  args[7];
-	Oid	   types[] = {INT4OID,		  INT8OID,		  TEXTARRAYOID, JSONPATHOID,
-					  PG_SNAPSHOTOID, PG_SNAPSHOTOID, INT8OID};
-	char   nulls[] = "       ";
+	Datum  patterns;
 
 	for (int i = 0; i < ep->config.npatterns; i++)
 		topics[i] = CStringGetTextDatum(ep->config.patterns[i]);
-	args[0] = Int32GetDatum(ep->id);
-	args[1] = Int64GetDatum(ep->config.version);
-	args[2] = PointerGetDatum(
+	patterns = PointerGetDatum(
 		construct_array(topics, ep->config.npatterns, TEXTOID, -1, false, TYPALIGN_INT));
-	args[3] = PointerGetDatum(ep->config.filter);
-	nulls[3] = ep->config.filter ? ' ' : 'n';
-	args[4] = outbox_snapshot_datum(c->read);
-	nulls[5] = c->reading ? ' ' : 'n';
-	args[5] = c->reading ? outbox_snapshot_datum(c->reading) : (Datum) 0;
-	args[6] = Int64GetDatum(c->last_seq);
 
 	/* Where only the URL or the format has changed, the former subscription goes on. */
 	if (outbox_query("UPDATE outbox.subscriptions SET version = $2"
@@ -560,13 +543,24 @@ outbox_subscription_write(OutboxEndpoint *ep, const OutboxCursor *c)
 					 " (SELECT max(v.version) FROM outbox.subscriptions v"
 					 " WHERE v.endpoint_id = $1) AND topics = $3"
 					 " AND filter::text IS NOT DISTINCT FROM $4::text",
-					 4, types, args, nulls) > 0)
+					 arg_int4(ep->id), arg_int8(ep->config.version),
+					 arg_datum(TEXTARRAYOID, patterns),
+					 arg_or_null(JSONPATHOID, PointerGetDatum(ep->config.filter),
+								 ep->config.filter == NULL)) > 0)
 		return;
 	outbox_query("INSERT INTO outbox.subscriptions"
 				 " (endpoint_id, version, topics, filter, read, reading, last_seq)"
 				 " VALUES ($1, $2, $3, $4, $5, $6, $7)"
 				 " ON CONFLICT (endpoint_id, version) DO NOTHING",
-				 7, types, args, nulls);
+				 arg_int4(ep->id), arg_int8(ep->config.version),
+				 arg_datum(TEXTARRAYOID, patterns),
+				 arg_or_null(JSONPATHOID, PointerGetDatum(ep->config.filter),
+							 ep->config.filter == NULL),
+				 arg_datum(PG_SNAPSHOTOID, outbox_snapshot_datum(c->read)),
+				 arg_or_null(PG_SNAPSHOTOID,
+							 c->reading ? outbox_snapshot_datum(c->reading) : (Datum) 0,
+							 c->reading == NULL),
+				 arg_int8(c->last_seq));
 }
 
 void

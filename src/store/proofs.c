@@ -21,9 +21,6 @@ bool
 outbox_proof_write(OutboxEndpoint *ep)
 {
 	const OutboxProof *p = ep->proof;
-	Datum			   args[5] = {Int32GetDatum(ep->id), Int64GetDatum(p->version),
-								  Int32GetDatum(p->unstored), BoolGetDatum(p->found),
-								  Float8GetDatum(p->rate)};
 
 	return outbox_query(
 			   "UPDATE outbox.endpoint_settings s SET challenges = s.challenges + $3,"
@@ -35,7 +32,8 @@ outbox_proof_write(OutboxEndpoint *ep)
 			   " WHERE s.endpoint_id = (SELECT endpoint_id FROM outbox.endpoint_settings"
 			   " WHERE endpoint_id = $1 AND version = $2 AND verified_at IS NULL"
 			   " FOR UPDATE SKIP LOCKED)",
-			   5, (Oid[]){INT4OID, INT8OID, INT4OID, BOOLOID, FLOAT8OID}, args, NULL) > 0;
+			   arg_int4(ep->id), arg_int8(p->version), arg_int4(p->unstored),
+			   arg_bool(p->found), arg_datum(FLOAT8OID, Float8GetDatum(p->rate))) > 0;
 }
 
 void

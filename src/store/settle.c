@@ -12,7 +12,6 @@
 #include "base/outbox.h"
 
 #include "access/xlog.h"
-#include "catalog/pg_type.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
@@ -132,15 +131,13 @@ outbox_settle_leave(OutboxToSettle *all, OutboxEndpoint *ep)
 static bool
 write_state(OutboxEndpoint *ep)
 {
-	Datum args[3] = {Int32GetDatum(ep->id), CStringGetTextDatum(ep->status.reason),
-					 TimestampTzGetDatum(ep->status.state_since)};
-
 	if (outbox_query("UPDATE outbox.endpoint_settings SET state = 'disabled',"
 					 " reason = $2, state_since = $3 WHERE endpoint_id"
 					 " = (SELECT endpoint_id"
 					 " FROM outbox.endpoint_settings WHERE endpoint_id"
 					 " = $1 FOR UPDATE SKIP LOCKED)",
-					 3, (Oid[]){INT4OID, TEXTOID, TIMESTAMPTZOID}, args, NULL) == 0)
+					 arg_int4(ep->id), arg_text(ep->status.reason),
+					 arg_time(ep->status.state_since)) == 0)
 		return false;
 
 	/* When it is resumed, its time of failing begins anew. */

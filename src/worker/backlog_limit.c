@@ -191,8 +191,7 @@ look(void)
 	int64		  nevents;
 	double		  allowed = (double) outbox_max_backlog_size * 1024 * 1024;
 
-	outbox_query("SELECT bytes, max_seq, min_seq FROM outbox.log_size", 0, NULL, NULL,
-				 NULL);
+	outbox_query("SELECT bytes, max_seq, min_seq FROM outbox.log_size");
 	row = fetch_row(0);
 	bytes = row_int8(row, 0);
 	max_seq = row_int8(row, 1);

@@ -8,7 +8,6 @@
  */
 #include "base/outbox.h"
 
-#include "catalog/pg_type.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 
@@ -65,7 +64,6 @@ take_new(int32 *new, int n, List **ids)
 bool
 outbox_changes_find(const char *seen, bool (*known)(int32 id), List **ids)
 {
-	Datum args[1];
 	int32 *new;
 	int	   nnew = 0;
 	uint64 n;
@@ -73,13 +71,12 @@ outbox_changes_find(const char *seen, bool (*known)(int32 id), List **ids)
 	if (seen == NULL)
 		return false;
 	*ids = list_copy(outbox_roster_to_load());
-	args[0] = CStringGetTextDatum(seen);
 	n = outbox_query(
 		"SELECT DISTINCT c.endpoint_id FROM outbox.endpoint_changes c"
 		" WHERE c.xid >="
 		" pg_catalog.pg_snapshot_xmin($1::pg_catalog.pg_snapshot)"
 		" AND NOT pg_catalog.pg_visible_in_snapshot(c.xid, $1::pg_catalog.pg_snapshot)",
-		1, (Oid[]){TEXTOID}, args, NULL);
+		arg_text(seen));
 	new = palloc(sizeof(int32) * (n + outbox_loop.roster.to_come + 1));
 	for (uint64 i = 0; i < n; i++)
 	{

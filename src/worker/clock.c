@@ -53,7 +53,6 @@ void
 outbox_clock_follow(TimestampTz now)
 {
 	Interval back = {.time = last - now};
-	Datum	 args[2] = {TimestampTzGetDatum(last), IntervalPGetDatum(&back)};
 
 	ereport(LOG,
 			(errmsg("outbox worker starts over: the clock was set back by %d s",
@@ -64,6 +63,6 @@ outbox_clock_follow(TimestampTz now)
 				 " SET next_attempt_at = next_attempt_at - $2"
 				 " WHERE status = 'retrying'"
 				 " AND next_attempt_at > $1",
-				 2, (Oid[]){TIMESTAMPTZOID, INTERVALOID}, args, NULL);
+				 arg_time(last), arg_datum(INTERVALOID, IntervalPGetDatum(&back)));
 	outbox_txn_commit();
 }

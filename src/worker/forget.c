@@ -165,26 +165,21 @@ copies_are_gone(const OutboxForget *f)
 
 /* ---------------------------------------------------------------- slices */
 
-#define NARGS 4
-
 /*
  * $1 is the tenant, $2 the time before which events were emitted, $3 the subject of the
  * statement, $4 the key (NULL: any).
  */
 static void
-run(SPIPlanPtr *plan, const char *sql, const OutboxForget *f, Oid type, Datum value)
+run(SPIPlanPtr *plan, const char *sql, const OutboxForget *f, OutboxArg subject)
 {
-	Datum args[NARGS] = {CStringGetTextDatum(f->tenant), CStringGetTextDatum(f->snapshot),
-						 value, f->key ? CStringGetTextDatum(f->key) : (Datum) 0};
-
-	outbox_plan_run(plan, sql, NARGS, (Oid[]){TEXTOID, TEXTOID, type, TEXTOID}, args,
-					f->key ? NULL : "   n");
+	outbox_plan_run(plan, sql, arg_text(f->tenant), arg_text(f->snapshot), subject,
+					arg_text(f->key));
 }
 
 static int64
-count_of(SPIPlanPtr *plan, const char *sql, const OutboxForget *f, Datum seqs)
+count_of(SPIPlanPtr *plan, const char *sql, const OutboxForget *f, OutboxArg seqs)
 {
-	run(plan, sql, f, INT8ARRAYOID, seqs);
+	run(plan, sql, f, seqs);
 	return row_int8(fetch_row(0), 0);
 }
 
@@ -215,7 +210,7 @@ empty_events(const OutboxForget *f, const int64 *seqs, int n, Removed *r)
 	static SPIPlanPtr of_kept;
 	static SPIPlanPtr of_attempts;
 	static SPIPlanPtr of_parked;
-	Datum			  array = outbox_int8_array(seqs, n);
+	OutboxArg		  array = arg_int8s(seqs, n);
 	int64			  commands;
 
 	r->events += count_of(&of_log,
@@ -274,7 +269,7 @@ slice_of_events(const OutboxForget *f, Removed *r)
 						" ORDER BY e.seq LIMIT " CppAsString2(
 							SLICE_ROWS) ")) q"
 										" ORDER BY q.seq LIMIT " CppAsString2(SLICE_ROWS),
-		f, INT8OID, Int64GetDatum(pass.seq));
+		f, arg_int8(pass.seq));
 	n = (int) SPI_processed;
 	for (int i = 0; i < n; i++)
 		seqs[i] = row_int8(fetch_row(i), 0);
@@ -333,7 +328,7 @@ slice_of_scheduled(const OutboxForget *f, Removed *r)
 						" (SELECT pg_catalog.count(*) FROM due), (SELECT pg_catalog.count(*) FROM slice),"
 						" (SELECT s.id FROM slice s ORDER BY s.id DESC LIMIT 1),"
 						" (SELECT pg_catalog.count(*) FROM unique_again)",
-		f, UUIDOID, UUIDPGetDatum(&pass.scheduled));
+		f, arg_datum(UUIDOID, UUIDPGetDatum(&pass.scheduled)));
 	row = fetch_row(0);
 	r->scheduled += row_int8(row, 0);
 	r->dedup_keys += row_int8(row, 4);
@@ -353,12 +348,6 @@ static bool
 slice_of_dedup(const OutboxForget *f, Removed *r)
 {
 	static SPIPlanPtr plan;
-	Datum			  args[6] = {CStringGetTextDatum(f->tenant),
-								 CStringGetTextDatum(pass.topic),
-								 CStringGetTextDatum(pass.dedup_key),
-								 CStringGetTextDatum(pass.tenant),
-								 Int64GetDatum(f->id),
-								 BoolGetDatum(f->key != NULL)};
 	OutboxColumns	  row;
 
 	outbox_plan_run(
@@ -393,7 +382,8 @@ slice_of_dedup(const OutboxForget *f, Removed *r)
 						" (SELECT s.topic, s.dedup_key, s.tenant FROM slice s"
 						" ORDER BY s.topic DESC, s.dedup_key DESC, s.tenant DESC"
 						" LIMIT 1) l ON true",
-		6, (Oid[]){TEXTOID, TEXTOID, TEXTOID, TEXTOID, INT8OID, BOOLOID}, args, NULL);
+		arg_text(f->tenant), arg_text(pass.topic), arg_text(pass.dedup_key),
+		arg_text(pass.tenant), arg_int8(f->id), arg_bool(f->key != NULL));
 	row = fetch_row(0);
 	r->dedup_keys += row_int8(row, 0);
 	pass.changed = pass.changed || row_int8(row, 1) > 0;
@@ -409,17 +399,12 @@ static bool
 commands_wait(void)
 {
 	return outbox_query("SELECT 1 FROM outbox.commands"
-						" WHERE action = 'forget' LIMIT 1",
-						0, NULL, NULL, NULL) > 0;
+						" WHERE action = 'forget' LIMIT 1") > 0;
 }
 
 static void
 count(const OutboxForget *f, const Removed *r)
 {
-	Datum args[6] = {Int64GetDatum(f->id),		  Int64GetDatum(r->events),
-					 Int64GetDatum(r->attempts),  Int64GetDatum(r->deliveries),
-					 Int64GetDatum(r->scheduled), Int64GetDatum(r->dedup_keys)};
-
 	if (r->events + r->attempts + r->deliveries + r->scheduled + r->dedup_keys == 0)
 		return;
 	pass.changed = true;
@@ -430,8 +415,9 @@ count(const OutboxForget *f, const Removed *r)
 				 " scheduled = scheduled + $5,"
 				 " dedup_keys = dedup_keys + $6"
 				 " WHERE forget_id = $1",
-				 6, (Oid[]){INT8OID, INT8OID, INT8OID, INT8OID, INT8OID, INT8OID}, args,
-				 NULL);
+				 arg_int8(f->id), arg_int8(r->events), arg_int8(r->attempts),
+				 arg_int8(r->deliveries), arg_int8(r->scheduled),
+				 arg_int8(r->dedup_keys));
 }
 
 /*
@@ -441,8 +427,6 @@ count(const OutboxForget *f, const Removed *r)
 static void
 complete(const OutboxForget *f)
 {
-	Datum args[1] = {Int64GetDatum(f->id)};
-
 	outbox_query(
 		"UPDATE outbox.forgotten SET complete_at = pg_catalog.clock_timestamp(),"
 		" key = CASE WHEN sources <> '{}' THEN key"
@@ -450,7 +434,7 @@ complete(const OutboxForget *f)
 		" files = (SELECT pg_catalog.jsonb_object_agg(c.relation, c.file)"
 		" FROM outbox.content_files c WHERE key IS NOT NULL OR c.relation <> 'forgotten')"
 		" WHERE forget_id = $1 AND complete_at IS NULL",
-		1, (Oid[]){INT8OID}, args, NULL);
+		arg_int8(f->id));
 	outbox_mark_changed();
 }
 

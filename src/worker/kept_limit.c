@@ -146,8 +146,8 @@ commands_wait(Datum ids, Datum upto)
 						   "SELECT 1 FROM ROWS FROM (pg_catalog.unnest($1),"
 						   " pg_catalog.unnest($2)) i(id, seq)"
 						   " WHERE outbox.is_asked(i.id, 'limit', i.seq) LIMIT 1",
-						   2, (Oid[]){INT4ARRAYOID, INT8ARRAYOID}, (Datum[]){ids, upto},
-						   NULL) > 0;
+						   arg_datum(INT4ARRAYOID, ids),
+						   arg_datum(INT8ARRAYOID, upto)) > 0;
 }
 
 /*
@@ -158,9 +158,6 @@ static void
 read_oldest(Datum ids, Datum from, int each, const Excess *excess)
 {
 	static SPIPlanPtr plan;
-	Datum			  args[5] = {ids, from, Int64GetDatum(each),
-								 BoolGetDatum(excess->old != DT_NOBEGIN),
-								 BoolGetDatum(excess->bytes > 0)};
 
 	outbox_plan_run(
 		&plan,
@@ -172,7 +169,8 @@ read_oldest(Datum ids, Datum from, int each, const Excess *excess)
 		" (SELECT k.seq, k.event_id FROM outbox.parked k WHERE k.endpoint_id = i.id"
 		" AND k.seq > i.seq AND k.status <> 'cancelled' ORDER BY k.seq LIMIT $3) p"
 		" ORDER BY p.seq",
-		5, (Oid[]){INT4ARRAYOID, INT8ARRAYOID, INT8OID, BOOLOID, BOOLOID}, args, NULL);
+		arg_datum(INT4ARRAYOID, ids), arg_datum(INT8ARRAYOID, from), arg_int8(each),
+		arg_bool(excess->old != DT_NOBEGIN), arg_bool(excess->bytes > 0));
 }
 
 static bool
@@ -223,7 +221,7 @@ write_commands(Datum ids, Datum seqs)
 					" SELECT q.id, 'limit', q.seq FROM ROWS FROM (pg_catalog.unnest($1),"
 					" pg_catalog.unnest($2)) q(id, seq)"
 					" WHERE NOT outbox.is_asked(q.id, 'limit', q.seq) ORDER BY q.seq",
-					2, (Oid[]){INT4ARRAYOID, INT8ARRAYOID}, (Datum[]){ids, seqs}, NULL);
+					arg_datum(INT4ARRAYOID, ids), arg_datum(INT8ARRAYOID, seqs));
 }
 
 /* While the sizes are not all known, nothing is given up because of them. */

@@ -79,17 +79,12 @@ read_sizes(OutboxEndpoint **endpoints, int n)
 	static SPIPlanPtr plan;
 	Datum			 *ids = palloc(sizeof(Datum) * n);
 	int64			 *from = palloc(sizeof(int64) * n);
-	Datum			  args[3];
 
 	for (int i = 0; i < n; i++)
 	{
 		ids[i] = Int32GetDatum(endpoints[i]->id);
 		from[i] = endpoints[i]->table->sized;
 	}
-	args[0] = PointerGetDatum(
-		construct_array(ids, n, INT4OID, sizeof(int32), true, TYPALIGN_INT));
-	args[1] = outbox_int8_array(from, n);
-	args[2] = Int64GetDatum(SLICE_ROWS);
 	outbox_plan_run(&plan,
 					"SELECT i.n, p.seq, " OUTBOX_KEPT_SIZE
 					" FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2))"
@@ -97,7 +92,11 @@ read_sizes(OutboxEndpoint **endpoints, int n)
 					" (SELECT k.seq, k.event_id FROM outbox.parked k"
 					" WHERE k.endpoint_id = i.id AND k.seq > i.seq"
 					" AND k.status <> 'cancelled' ORDER BY k.seq LIMIT $3) p LIMIT $3",
-					3, (Oid[]){INT4ARRAYOID, INT8ARRAYOID, INT8OID}, args, NULL);
+					arg_datum(INT4ARRAYOID,
+							  PointerGetDatum(construct_array(ids, n, INT4OID,
+															  sizeof(int32), true,
+															  TYPALIGN_INT))),
+					arg_int8s(from, n), arg_int8(SLICE_ROWS));
 }
 
 void

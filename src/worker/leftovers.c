@@ -14,7 +14,6 @@
  */
 #include "base/outbox.h"
 
-#include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "nodes/pg_list.h"
 #include "utils/builtins.h"
@@ -157,7 +156,6 @@ bool
 outbox_leftovers_may_load(int32 id, int64 generation, const OutboxTick *start)
 {
 	Leftover *l = find_moved(id);
-	Datum	  args[1] = {Int32GetDatum(id)};
 
 	if (l && l->generation == generation)
 	{
@@ -170,7 +168,7 @@ outbox_leftovers_may_load(int32 id, int64 generation, const OutboxTick *start)
 		drop(&moved, l); /* it was moved again */
 	if (outbox_query("SELECT 1 FROM outbox.parked p"
 					 " WHERE p.endpoint_id = $1 LIMIT 1",
-					 1, (Oid[]){INT4OID}, args, NULL) == 0)
+					 arg_int4(id)) == 0)
 		return true;
 	l = add(&moved, id);
 	l->generation = generation;
@@ -195,26 +193,23 @@ outbox_leftovers_may_load(int32 id, int64 generation, const OutboxTick *start)
 static int64
 slice_of_dropped(const Leftover *l, int64 *from)
 {
-	Datum args[3] = {Int32GetDatum(l->id), Int64GetDatum(l->from),
-					 Int64GetDatum(SLICE_ROWS)};
-
 	if (l->from == PG_INT64_MIN)
 	{
 		outbox_query("DELETE FROM outbox.subscriptions p"
 					 " WHERE p.endpoint_id = $1 AND" ORPHAN,
-					 1, (Oid[]){INT4OID}, args, NULL);
+					 arg_int4(l->id));
 		outbox_query("DELETE FROM outbox.endpoint_secrets p"
 					 " WHERE p.endpoint_id = $1 AND" ORPHAN,
-					 1, (Oid[]){INT4OID}, args, NULL);
+					 arg_int4(l->id));
 		outbox_query("DELETE FROM outbox.replays p"
 					 " WHERE p.endpoint_id = $1 AND" ORPHAN,
-					 1, (Oid[]){INT4OID}, args, NULL);
+					 arg_int4(l->id));
 	}
 	outbox_query(SLICE ", gone AS (DELETE FROM outbox.parked p USING slice c"
 					   " WHERE p.endpoint_id = $1"
 					   " AND p.seq = c.seq AND" ORPHAN ")"
 					   " SELECT pg_catalog.count(*), pg_catalog.max(c.seq) FROM slice c",
-				 3, (Oid[]){INT4OID, INT8OID, INT8OID}, args, NULL);
+				 arg_int4(l->id), arg_int8(l->from), arg_int8(SLICE_ROWS));
 	*from = row_int8(fetch_row(0), 1);
 	return row_int8(fetch_row(0), 0);
 }
@@ -227,16 +222,13 @@ slice_of_dropped(const Leftover *l, int64 *from)
 static int32
 search(List **found)
 {
-	Datum  args[2] = {Int32GetDatum(searched), Int32GetDatum(SEARCH_ENDPOINTS)};
 	uint64 n;
 
 	if (searched == PG_INT32_MIN)
 	{
-		outbox_query("DELETE FROM outbox.subscriptions p WHERE" ORPHAN, 0, NULL, NULL,
-					 NULL);
-		outbox_query("DELETE FROM outbox.endpoint_secrets p WHERE" ORPHAN, 0, NULL, NULL,
-					 NULL);
-		outbox_query("DELETE FROM outbox.replays p WHERE" ORPHAN, 0, NULL, NULL, NULL);
+		outbox_query("DELETE FROM outbox.subscriptions p WHERE" ORPHAN);
+		outbox_query("DELETE FROM outbox.endpoint_secrets p WHERE" ORPHAN);
+		outbox_query("DELETE FROM outbox.replays p WHERE" ORPHAN);
 	}
 #define NEXT(from) \
 	"(SELECT q.endpoint_id FROM outbox.parked q" \
@@ -249,7 +241,7 @@ search(List **found)
 					" SELECT p.endpoint_id, " ORPHAN
 					" FROM (SELECT id, n FROM e WHERE id IS NOT NULL)"
 					" p(endpoint_id, n) ORDER BY p.n",
-		2, (Oid[]){INT4OID, INT4OID}, args, NULL);
+		arg_int4(searched), arg_int4(SEARCH_ENDPOINTS));
 #undef NEXT
 	for (uint64 i = 0; i < n; i++)
 		if (DatumGetBool(fetch_row(i).values[1]))
@@ -271,8 +263,7 @@ forget_previous_secrets(void)
 		" AND endpoint_id = ANY (ARRAY("
 		"SELECT k.endpoint_id FROM outbox.endpoint_secrets k"
 		" WHERE k.previous_until <= pg_catalog.clock_timestamp()"
-		" FOR UPDATE SKIP LOCKED))",
-		0, NULL, NULL, NULL);
+		" FOR UPDATE SKIP LOCKED))");
 }
 
 /* Deletes the changes that all workers of the database have seen. */
@@ -280,7 +271,6 @@ static void
 forget_changes(void)
 {
 	uint64 below = PG_UINT64_MAX;
-	Datum  args[1];
 
 	for (int w = 0; w < OUTBOX_MAX_WORKERS; w++)
 	{
@@ -289,10 +279,9 @@ forget_changes(void)
 		if (seen != 0)
 			below = Min(below, seen);
 	}
-	args[0] = FullTransactionIdGetDatum(FullTransactionIdFromU64(below));
 	outbox_query("DELETE FROM outbox.endpoint_changes"
 				 " WHERE xid < $1",
-				 1, (Oid[]){XID8OID}, args, NULL);
+				 arg_xid8(FullTransactionIdFromU64(below)));
 }
 
 /* The first one whose rows may be deleted now.  NULL: none. */
@@ -412,9 +401,6 @@ outbox_leftovers_run_dropped(void *arg)
 static bool
 slice_of_moved(const Leftover *l, int64 *from, bool *valid)
 {
-	Datum args[5] = {Int32GetDatum(l->id), Int64GetDatum(l->from),
-					 Int64GetDatum(SLICE_ROWS), CStringGetTextDatum(l->start),
-					 Int64GetDatum(l->generation)};
 
 #define VALID \
 	" EXISTS (SELECT 1 FROM outbox.endpoint_settings s" \
@@ -432,7 +418,8 @@ slice_of_moved(const Leftover *l, int64 *from, bool *valid)
 				 " AND p.seq = a.seq AND" VALID ")"
 				 " SELECT pg_catalog.count(*), pg_catalog.max(c.seq)," VALID
 				 " FROM slice c",
-				 5, (Oid[]){INT4OID, INT8OID, INT8OID, TEXTOID, INT8OID}, args, NULL);
+				 arg_int4(l->id), arg_int8(l->from), arg_int8(SLICE_ROWS),
+				 arg_text(l->start), arg_int8(l->generation));
 #undef VALID
 	*from = row_int8(fetch_row(0), 1);
 	*valid = DatumGetBool(fetch_row(0).values[2]);

@@ -93,9 +93,7 @@ is(const char *a, const char *b)
 static void
 insert(const char *sql, const Command *c)
 {
-	Datum args[2] = {Int32GetDatum(c->ep->id), Int64GetDatum(c->seq)};
-
-	outbox_query(sql, 2, (Oid[]){INT4OID, INT8OID}, args, NULL);
+	outbox_query(sql, arg_int4(c->ep->id), arg_int8(c->seq));
 	outbox_kept_add(&c->seq, 1);
 }
 
@@ -220,11 +218,11 @@ carry_out(Command *c)
 static void
 run_on_rows(const char *sql, Datum *rows, int n)
 {
-	Datum args[1] = {
-		PointerGetDatum(construct_array(rows, n, TIDOID, sizeof(ItemPointerData), false,
-										TYPALIGN_SHORT))};
-
-	outbox_query(sql, 1, (Oid[]){TIDARRAYOID}, args, NULL);
+	outbox_query(sql,
+				 arg_datum(TIDARRAYOID,
+						   PointerGetDatum(construct_array(rows, n, TIDOID,
+														   sizeof(ItemPointerData), false,
+														   TYPALIGN_SHORT))));
 }
 
 /*
@@ -282,14 +280,11 @@ carry_out_alone(void *arg)
 static void
 set_aside(const Command *c, const OutboxStepError *failure)
 {
-	Datum args[4] = {Int64GetDatum(c->id), CStringGetTextDatum(failure->message),
-					 Int32GetDatum(
-						 OUTBOX_SET_ASIDE_SECS(outbox_step_was_locked(failure))),
-					 Int32GetDatum(c->endpoint_id)};
-
 	outbox_query("UPDATE outbox.commands" OUTBOX_SET_ASIDE
 				 " WHERE endpoint_id = $4 AND command_id = $1",
-				 4, (Oid[]){INT8OID, TEXTOID, INT4OID, INT4OID}, args, NULL);
+				 arg_int8(c->id), arg_text(failure->message),
+				 arg_int4(OUTBOX_SET_ASIDE_SECS(outbox_step_was_locked(failure))),
+				 arg_int4(c->endpoint_id));
 }
 
 /*
@@ -299,11 +294,9 @@ set_aside(const Command *c, const OutboxStepError *failure)
 static void
 find_retry(void)
 {
-	Datum args[1] = {TimestampTzGetDatum(outbox_command_pass_begun())};
-
 	if (outbox_query("SELECT retry_at FROM outbox.commands"
 					 " WHERE retry_at > $1 ORDER BY retry_at LIMIT 1",
-					 1, (Oid[]){TIMESTAMPTZOID}, args, NULL) > 0)
+					 arg_time(outbox_command_pass_begun())) > 0)
 		retry_at = row_time(fetch_row(0), 0, DT_NOEND);
 }
 
@@ -436,8 +429,6 @@ static int
 read_commands(Command *commands)
 {
 	OutboxCommandPlace place = outbox_command_pass_place();
-	Datum			   args[4] = {outbox_shares_array(), Int32GetDatum(place.endpoint_id),
-								  Int64GetDatum(place.passed), Int32GetDatum(place.upto)};
 	int				   n;
 
 	n = (int) outbox_query(
@@ -463,7 +454,8 @@ read_commands(Command *commands)
 								" AND c.action " ASKED
 								" AND w.action <> c.action LIMIT 1) o ON true"
 								" ORDER BY c.endpoint_id, c.command_id",
-		4, (Oid[]){INT4ARRAYOID, INT4OID, INT8OID, INT4OID}, args, NULL);
+		arg_datum(INT4ARRAYOID, outbox_shares_array()), arg_int4(place.endpoint_id),
+		arg_int8(place.passed), arg_int4(place.upto));
 	for (int i = 0; i < n; i++)
 	{
 		OutboxColumns row = fetch_row(i);

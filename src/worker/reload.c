@@ -481,16 +481,14 @@ outbox_reload(bool tidy)
 	outbox_positions_read_again();
 	memset(r, 0, sizeof(Reload));
 	outbox_query("SELECT pg_catalog.pg_current_snapshot()::pg_catalog.text,"
-				 " pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())",
-				 0, NULL, NULL, NULL);
+				 " pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())");
 	snapshot = MemoryContextStrdup(caller, row_text(fetch_row(0), 0));
 	seen = U64FromFullTransactionId(DatumGetFullTransactionId(fetch_row(0).values[1]));
 	r->all = all || !outbox_changes_find(changes_seen, is_weighed, &r->ids);
 	outbox_others_begin(r->all);
 	begin_reload(r);
 	if (r->all)
-		outbox_query("SELECT pg_catalog.count(*) FROM outbox.endpoint_settings", 0, NULL,
-					 NULL, NULL);
+		outbox_query("SELECT pg_catalog.count(*) FROM outbox.endpoint_settings");
 	outbox_parked_share_room(r->all ? row_int8(fetch_row(0), 0) :
 									  outbox_loop.roster.n + outbox_others_count());
 	if (outbox_endpoint_settings_read(r->all ? NULL : id_array(r->ids), apply_settings,
@@ -568,21 +566,19 @@ bool
 outbox_reload_put_off(void)
 {
 	List  *ids = NIL;
-	Datum  args[1];
 	bool   all;
 	uint64 n;
 
 	if (!outbox_forgotten_read())
 		return false;
 	all = !outbox_changes_find(changes_seen, is_weighed, &ids);
-	args[0] = PointerGetDatum(id_array(ids));
 	n = outbox_query(
 		"SELECT s.endpoint_id, s.xmin, k.xmin FROM outbox.endpoint_settings s"
 		" LEFT JOIN outbox.endpoint_secrets k"
 		" ON k.endpoint_id = s.endpoint_id"
 		" AND k.part = 0"
 		" WHERE $1 IS NULL OR s.endpoint_id = ANY ($1)",
-		1, (Oid[]){INT4ARRAYOID}, args, all ? "n" : NULL);
+		arg_or_null(INT4ARRAYOID, PointerGetDatum(id_array(ids)), all));
 	for (uint64 i = 0; i < n; i++)
 	{
 		OutboxColumns	row = fetch_row(i);

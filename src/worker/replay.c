@@ -88,13 +88,12 @@ delete_old_replays(void)
 {
 	TimestampTz begins = GetCurrentTimestamp() -
 		(int64) outbox_retention_of_events() * USECS_PER_SEC;
-	Datum args[2] = {TimestampTzGetDatum(begins), Int64GetDatum(DELETED_AT_ONCE)};
 
 	outbox_query("DELETE FROM outbox.replays WHERE replay_id = ANY (ARRAY("
 				 "SELECT r.replay_id FROM outbox.replays r"
 				 " WHERE r.finished_at < $1"
 				 " ORDER BY r.replay_id LIMIT $2 FOR UPDATE SKIP LOCKED))",
-				 2, (Oid[]){TIMESTAMPTZOID, INT8OID}, args, NULL);
+				 arg_time(begins), arg_int8(DELETED_AT_ONCE));
 }
 
 /*
@@ -109,8 +108,7 @@ read_replays(void)
 	delete_old_replays();
 	n = outbox_query("SELECT DISTINCT ON (endpoint_id) replay_id, endpoint_id"
 					 " FROM outbox.replays WHERE finished_at IS NULL"
-					 " ORDER BY endpoint_id, replay_id",
-					 0, NULL, NULL, NULL);
+					 " ORDER BY endpoint_id, replay_id");
 	if (replays)
 		pfree(replays);
 	replays = n == 0 ? NULL :
@@ -190,13 +188,12 @@ replay_takes(void *arg, void *wanted, OutboxEvent *event)
 static int64
 park_page(ReplayPage *page)
 {
-	Datum args[2] = {Int32GetDatum(page->ep->id), outbox_int8_array(page->seqs, page->n)};
 	int64 dead;
 
 	dead = (int64) outbox_query("SELECT 1 FROM outbox.parked"
 								" WHERE endpoint_id = $1 AND seq = ANY ($2)"
 								" AND status = ANY ('{dead,cancelled}')",
-								2, (Oid[]){INT4OID, INT8ARRAYOID}, args, NULL);
+								arg_int4(page->ep->id), arg_int8s(page->seqs, page->n));
 	outbox_query("INSERT INTO outbox.parked (endpoint_id, seq, event_id, key,"
 				 " status, attempts, next_attempt_at, redelivery, parked_at)"
 				 " SELECT p.endpoint_id, e.seq, e.id, outbox.order_key(e.tenant, e.key),"
@@ -214,7 +211,7 @@ park_page(ReplayPage *page)
 				 "outbox.log_xid(e.epoch, e.xid), p.reading)))"
 				 " ON CONFLICT (endpoint_id, seq) DO NOTHING"
 				 " RETURNING seq, key, next_attempt_at",
-				 2, (Oid[]){INT4OID, INT8ARRAYOID}, args, NULL);
+				 arg_int4(page->ep->id), arg_int8s(page->seqs, page->n));
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
 		OutboxColumns row = fetch_row(i);
@@ -230,36 +227,27 @@ park_page(ReplayPage *page)
 static void
 finish(int64 id)
 {
-	Datum args[1] = {Int64GetDatum(id)};
-
 	outbox_query("UPDATE outbox.replays SET finished_at = pg_catalog.now()"
 				 " WHERE replay_id = $1",
-				 1, (Oid[]){INT8OID}, args, NULL);
+				 arg_int8(id));
 }
 
 static void
 store_progress(int64 id, const ReplayPage *page, int64 events)
 {
-	Datum args[6] = {Int64GetDatum(id),
-					 CStringGetTextDatum(outbox_tick_snapshot(page->cursor.read)),
-					 Int64GetDatum(page->cursor.read->seq_low),
-					 Int64GetDatum(page->cursor.last_seq),
-					 BoolGetDatum(page->cursor.reading != NULL),
-					 Int64GetDatum(events)};
-
 	outbox_query("UPDATE outbox.replays SET read = $2::pg_catalog.pg_snapshot,"
 				 " read_seq_low = $3, last_seq = $4, reading = $5,"
 				 " events = events + $6"
 				 " WHERE replay_id = $1",
-				 6, (Oid[]){INT8OID, TEXTOID, INT8OID, INT8OID, BOOLOID, INT8OID}, args,
-				 NULL);
+				 arg_int8(id), arg_text(outbox_tick_snapshot(page->cursor.read)),
+				 arg_int8(page->cursor.read->seq_low), arg_int8(page->cursor.last_seq),
+				 arg_bool(page->cursor.reading != NULL), arg_int8(events));
 }
 
 /* Reads where a replay is.  False: it was cancelled, or its endpoint dropped. */
 static bool
 read_place(int64 id, ReplayPage *page)
 {
-	Datum		  args[1] = {Int64GetDatum(id)};
 	OutboxColumns row;
 	OutboxTick	 *read;
 
@@ -267,7 +255,7 @@ read_place(int64 id, ReplayPage *page)
 					 " read_seq_low, last_seq, target::pg_catalog.text, target_seq_high,"
 					 " reading"
 					 " FROM outbox.replays WHERE replay_id = $1 AND finished_at IS NULL",
-					 1, (Oid[]){INT8OID}, args, NULL) == 0)
+					 arg_int8(id)) == 0)
 		return false;
 	row = fetch_row(0);
 	page->from_time = row_time(row, 0, 0);

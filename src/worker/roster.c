@@ -8,7 +8,6 @@
  */
 #include "base/outbox.h"
 
-#include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
@@ -41,11 +40,9 @@ outbox_roster_init(void)
 bool
 outbox_roster_expects(int32 id)
 {
-	Datum args[1] = {Int32GetDatum(id)};
-
 	return outbox_query("SELECT 1 FROM outbox.endpoint_settings"
 						" WHERE endpoint_id = $1",
-						1, (Oid[]){INT4OID}, args, NULL) > 0;
+						arg_int4(id)) > 0;
 }
 
 void
