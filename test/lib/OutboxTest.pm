@@ -20,7 +20,7 @@ use Time::HiRes qw(time usleep);
 
 use OutboxTest::Receiver;
 
-our @EXPORT = qw(outbox_node wait_until wait_sql endpoint emit worker_pid
+our @EXPORT = qw(outbox_node ask wait_until wait_sql endpoint emit worker_pid
   new_worker pause start_again start_producer stop_producer check_history
   event_ids process_is_gone kill_everything wait_settled wait_status
   nothing_arrives emit_at_once refuses_unsigned documented_roles worker_grants
@@ -89,6 +89,8 @@ my $worker_grants = worker_grants() =~ s/^SELECT /PERFORM /mgr;
 	};
 }
 
+my $asked;
+
 # A running server with the extension in database postgres.
 #   conf => "lines of postgresql.conf", streaming => 1, extension => 0,
 #   build => an OutboxTest::Build to run instead of what is installed,
@@ -99,6 +101,7 @@ sub outbox_node
 	my $node = PostgreSQL::Test::Cluster->new($name,
 		$arg{build} ? (install_path => $arg{build}{install_path}) : ());
 
+	$asked //= $node;
 	$node->init(
 		extra => [ '--locale=C', '--encoding=UTF8' ],
 		allows_streaming => $arg{streaming} // 0);
@@ -119,6 +122,13 @@ CONF
 	$node->safe_psql('postgres', 'CREATE EXTENSION outbox')
 	  if $arg{extension} // 1;
 	return $node;
+}
+
+# What the first server that outbox_node() made answers.
+sub ask
+{
+	my ($sql, $dbname) = @_;
+	return $asked->safe_psql($dbname // 'postgres', $sql);
 }
 
 # Between two tries, 30 to 200 ms: twice as long as the last one took, so that waiting does

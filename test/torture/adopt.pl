@@ -3,7 +3,7 @@
 use strict;
 use warnings;
 
-use OutboxTest;
+use OutboxTest qw(:DEFAULT !ask);
 use OutboxTest::Receiver;
 use PostgreSQL::Test::Utils;
 use Test::More;

@@ -19,8 +19,6 @@ my $other = OutboxTest::Receiver->new('other', brief => 1);
 my $dir = PostgreSQL::Test::Utils::tempdir();
 my $nlogs = 0;
 
-sub ask { return $node->safe_psql('postgres', $_[0]) }
-
 endpoint($node, $receiver, 'fine', '/ok/fine', "topics => '{load.*}', tenant => 'good'");
 endpoint($node, $receiver, 'plain', '/ok/plain', "topics => '{load.*}'");
 

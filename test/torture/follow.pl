@@ -5,7 +5,7 @@ use strict;
 use warnings;
 
 use IPC::Run qw(start);
-use OutboxTest;
+use OutboxTest qw(:DEFAULT !ask);
 use OutboxTest::Followed;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;

@@ -31,8 +31,6 @@ my $receiver = OutboxTest::Receiver->new('main', brief => 1);
 my $other = OutboxTest::Receiver->new('other', brief => 1);    # so that the first one is not what is shared
 my $dir = PostgreSQL::Test::Utils::tempdir();
 
-sub ask { return $node->safe_psql('postgres', $_[0]) }
-
 ask(<<'SQL');
 CREATE ROLE anyone LOGIN;
 GRANT TEMP ON DATABASE postgres TO anyone;

@@ -35,12 +35,6 @@ autovacuum_naptime = 10s
 fsync = on
 CONF
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 ask("SELECT outbox.create_endpoint('soak', 'kafka://@{[$kafka->address]}/{topic}', '{soak}', timeout => '5 min')");
 ask("SELECT outbox.create_endpoint('gone', 'kafka://127.0.0.1:9/gone', '{gone}')");
 endpoint_shows($node, 'soak', "state = 'active'", 'the link comes up');

@@ -20,12 +20,6 @@ my $most_rows = 10_500;
 my $node = outbox_node('main', conf => explained_conf() . "max_wal_size = 8GB\nsynchronous_commit = off\n");
 my $receiver = OutboxTest::Receiver->new('main', brief => 1);
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 vacuum_without_statistics($node);
 
 # Statements for a few seconds

@@ -29,12 +29,6 @@ synchronous_commit = off
 CONF
 my $receiver = OutboxTest::Receiver->new('main', brief => 1);
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 endpoint($node, $receiver, 'well', '/ok/well', "topics => '{well.*}'");
 endpoint($node, $receiver, 'bulk', '/ok/bulk', "topics => '{bulk.*}', max_attempts => 1, tenant => 'bulk'");
 endpoint($node, $receiver, 'late', '/ok/late', "topics => '{late.*}'");

@@ -31,12 +31,6 @@ synchronous_commit = off
 CONF
 my $receiver = OutboxTest::Receiver->new('main', brief => 1);
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 my $url = $receiver->url('/ok/c');
 ask("SELECT count(outbox.create_endpoint('c' || n, '$url' || n, topics => '{mine.*}', tenant => 't' || n)) FROM generate_series(1, $customers) n");
 ok(wait_sql($node, "SELECT sum(endpoints) = $customers FROM outbox.workers"), 'all are there');

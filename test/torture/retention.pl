@@ -28,12 +28,6 @@ CONF
 my $receiver = OutboxTest::Receiver->new('main', brief => 1);
 my $dir = PostgreSQL::Test::Utils::tempdir('retention');
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 sub megabytes
 {
 	my ($tables) = @_;

@@ -33,12 +33,6 @@ my $receiver = OutboxTest::Receiver->new('main', brief => 1);
 endpoint($node, $receiver, 'steady', '/fail/steady?rate=0.05',
 	"backoff_base => '50 ms', backoff_max => '1 s'");
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # The journal's news, and the file emptied: it is opened to append.  Latency is
 # from the emit, whose time (ms) the id begins with, to the first request.
 my (@latencies, $requests, $delivered);

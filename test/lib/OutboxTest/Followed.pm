@@ -7,7 +7,7 @@ package OutboxTest::Followed;
 use strict;
 use warnings;
 
-use OutboxTest;
+use OutboxTest qw(:DEFAULT !ask);
 use PostgreSQL::Test::Cluster;
 
 # Options: source and follower: lines for postgresql.conf; ready => 0: sql/source.sql is not

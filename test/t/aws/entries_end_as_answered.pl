@@ -21,12 +21,6 @@ sub stored   { return $aws->stored(@_) }
 
 my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, aws'\n");
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 sub create
 {
 	my ($name, $resource, $topics, %more) = @_;

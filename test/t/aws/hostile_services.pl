@@ -122,12 +122,6 @@ my $hostile = start_hostile('aws');
 my %port = %{ $hostile->{port} };
 my %name = map { ("h$port{$_}" => $_) } keys %port;
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # How often each server was asked, and for which events it has accepted
 sub shown
 {

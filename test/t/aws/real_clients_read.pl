@@ -35,12 +35,6 @@ local $ENV{AWS_WEB_IDENTITY_TOKEN_FILE} = "$dir/token";
 append_to_file("$dir/token", "token\n");
 my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, aws'\n");
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 sub shows
 {
 	my ($endpoint, $condition, $name) = @_;

@@ -58,12 +58,6 @@ local $ENV{AWS_ROLE_ARN} = 'arn:aws:iam::123456789012:role/outbox';
 local $ENV{AWS_ENDPOINT_URL_STS} = "http://127.0.0.1:$port/";
 my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, aws'\n");
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 sub reload
 {
 	my ($sql) = @_;

@@ -42,12 +42,6 @@ ok(client('make'), 'queues and topics are made');
 
 my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, aws'\nrestart_after_crash = on\n");
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 sub create
 {
 	my ($name, $resource, $topic, $in_flight) = @_;

@@ -14,12 +14,6 @@ my $receiver = OutboxTest::Receiver->new('main', fsync => 1);
 my $quick = "backoff_base => '10 ms', backoff_max => '50 ms'";
 my $slowly = "backoff_base => '1 h', backoff_max => '1 h'";
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 sub create
 {
 	my ($name, $behaviour, $more) = @_;

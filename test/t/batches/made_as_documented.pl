@@ -15,12 +15,6 @@ my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 my $quick = "backoff_base => '10 ms', backoff_max => '50 ms'";
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 sub sizes
 {
 	my (%match) = @_;

@@ -10,12 +10,6 @@ use Test::More;
 my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # More events than it reads ahead.  What it reads ahead is no multiple of its batches.
 endpoint($node, $receiver, 'batch', '/hold/batch', "tenant => 't', batch_size => 100, max_in_flight => 1, timeout => '60 s'");
 emit_at_once($node, 'batch', 3000, 'NULL', ", tenant => 't'");

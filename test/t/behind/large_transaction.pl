@@ -13,12 +13,6 @@ my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 my $events = 2000;
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # The numbers in the events that a path has got, in the order of arrival
 sub got
 {

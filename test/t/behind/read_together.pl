@@ -14,12 +14,6 @@ my $endpoints = 40;
 my $rows = 0;    # in the log
 my $markers = 0;
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # Rows of the log that were read by an index.  The worker reports all that it has read when it has read one more event.
 sub rows_read
 {

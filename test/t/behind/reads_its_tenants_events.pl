@@ -14,12 +14,6 @@ my $others = 40_000;
 my $bulk = 3_000;
 my $markers = 0;
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # The numbers in the events that a path has got, in the order of arrival
 sub got
 {

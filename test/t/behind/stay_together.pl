@@ -9,12 +9,6 @@ use Time::HiRes qw(time);
 my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 my $read = "SELECT sum(idx_tup_fetch) FROM pg_stat_user_tables WHERE schemaname = 'outbox' AND relname ~ '^events_[0-9]\$'";
 
 # A worker reports all that it has read when it ends.

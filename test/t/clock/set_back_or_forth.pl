@@ -28,12 +28,6 @@ my $node = outbox_node('main');
 delete $ENV{LD_PRELOAD};
 my $receiver = OutboxTest::Receiver->new('main');
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # The receiver is not told the secrets: it would find the signatures too old, as
 # it should.  A retry is due some seconds after each failure, as the jitter wills.
 my $url = $receiver->url('');

@@ -13,12 +13,6 @@ outbox.dedup_window = '4 s'
 CONF
 my $receiver = OutboxTest::Receiver->new('main');
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 sub claim
 {
 	return ask("SELECT outbox.emit('a.b', '{}'::jsonb, dedup_key => 'k')");

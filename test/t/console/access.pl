@@ -4,7 +4,7 @@ use strict;
 use warnings;
 
 use HTTP::Tiny;
-use OutboxTest;
+use OutboxTest qw(:DEFAULT !ask);
 use OutboxTest::Console;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;

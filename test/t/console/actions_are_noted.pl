@@ -10,8 +10,6 @@ use Test::More;
 my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 
-sub ask { return $node->safe_psql('postgres', $_[0]) }
-
 # The rows since the last call
 my $seen = 0;
 

@@ -16,12 +16,6 @@ my $dir = PostgreSQL::Test::Utils::tempdir();
 my $never = "backoff_base => '1 h', backoff_max => '1 h'";
 my $reason = 'outbox.origins lacks rows that this log had';
 
-sub ask
-{
-	my ($sql, $dbname) = @_;
-	return $node->safe_psql($dbname // 'postgres', $sql);
-}
-
 sub is_held
 {
 	my ($name, $dbname) = @_;

@@ -14,12 +14,6 @@ my $receiver = OutboxTest::Receiver->new('main');
 my $dump = PostgreSQL::Test::Utils::tempdir() . '/dump';
 my $large = q{to_jsonb(repeat('x', 2000000))};
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 endpoint($node, $receiver, 'all', '/ok/a', "topics => '{shop.*}'");
 emit($node, 'shop.small', '{"n": 1}');
 my $id = ask("SELECT outbox.emit('shop.large', $large)");

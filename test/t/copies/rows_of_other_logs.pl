@@ -11,12 +11,6 @@ my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 my $soon = "backoff_base => '10 ms', backoff_max => '10 ms'";
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # The next n numbers of ours are those of rows of another log, too.  These come
 # first in the index, and one number more has a third row.
 sub twins

@@ -20,12 +20,6 @@ my $pending = 'outbox.pending_seqs(pending)';
 my $first;
 my $node = outbox_node('main', build => $build, conf => "outbox.sinks = 'webhook, null'\noutbox.worker_max_in_flight = 16384\n");
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # The numbers of the events that were sent, as often as they were
 sub sent
 {

@@ -10,12 +10,6 @@ use Test::More;
 my $node = outbox_node('main', conf => "autovacuum = off\n");
 my $receiver = OutboxTest::Receiver->new('main');
 
-sub ask
-{
-	my ($sql, $dbname) = @_;
-	return $node->safe_psql($dbname // 'postgres', $sql);
-}
-
 # Workers that do nothing after the crash either
 sub enable
 {

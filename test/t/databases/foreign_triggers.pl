@@ -11,12 +11,6 @@ use Test::More;
 my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # What emit() and the worker write
 ask(<<'SQL');
 CREATE SCHEMA seen;

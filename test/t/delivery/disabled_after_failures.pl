@@ -31,12 +31,6 @@ my $node = outbox_node('main', conf => "outbox.wakeup_interval = '100 ms'\n");
 delete $ENV{LD_PRELOAD};
 my $receiver = OutboxTest::Receiver->new('main');
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # The receiver is not told the secrets: it would find the signatures too old.
 sub create
 {

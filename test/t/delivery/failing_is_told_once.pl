@@ -13,12 +13,6 @@ use Test::More;
 my $node = outbox_node('main', conf => "outbox.failing_after = '4 s'\noutbox.wakeup_interval = '100 ms'\n");
 my $receiver = OutboxTest::Receiver->new('main');
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 sub failing
 {
 	return grep { $_->{headers}{'outbox-topic'} eq 'outbox.failing' } $receiver->delivered(path => '/ok/watch');

@@ -9,12 +9,6 @@ use Test::More;
 my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # The worker sends before it can carry out the probe of resume_endpoint().
 endpoint($node, $receiver, 'busy', '/ok/busy', "topics => '{busy}'");
 $receiver->control(path => '/ok/busy', behave => '/flaky?first=1&status=429&retry_after=5');

@@ -10,8 +10,6 @@ use Test::More;
 my $receiver = OutboxTest::Receiver->new('main');
 my $node = outbox_node('main');
 
-sub ask { return $node->safe_psql('postgres', $_[0]) }
-
 endpoint($node, $receiver, 'busy', '/status/429', "topics => '{busy}', max_in_flight => 1, backoff_base => '1 h', backoff_max => '1 h'");
 endpoint($node, $receiver, 'torn', '/status/503', "topics => '{torn}', max_in_flight => 1, backoff_base => '1 h', backoff_max => '1 h'");
 endpoint($node, $receiver, 'ok', '/ok/a', "topics => '{ok}'");

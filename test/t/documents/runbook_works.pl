@@ -17,12 +17,6 @@ my $bystander;
 
 $node->safe_psql('postgres', "CREATE ROLE oncall LOGIN; GRANT pg_monitor TO oncall; SELECT outbox.grant_operate('oncall')");
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 sub status
 {
 	my ($id) = @_;

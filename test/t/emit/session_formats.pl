@@ -11,12 +11,6 @@ use Test::More;
 my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # One table per type, each with that type as its key
 my %value = (
 	timestamptz => [ "'2026-01-02 03:04:05.678+05:30'", '2026-01-01 21:34:05.678+00' ],

@@ -15,8 +15,6 @@ my $node = outbox_node('templates');
 my $receiver = OutboxTest::Receiver->new('templates');
 my $json = JSON::PP->new->utf8->canonical;
 
-sub ask { return $node->safe_psql('postgres', $_[0]) }
-
 sub create
 {
 	my ($name, $config, $more, $path) = @_;

@@ -11,12 +11,6 @@ use Time::HiRes qw(time);
 my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 endpoint($node, $receiver, 'ok', '/ok/a', "topics => '{order.*}'");
 endpoint($node, $receiver, 'slow', '/hold/b', "topics => '{order.slow}', timeout => '10 min'");
 endpoint($node, $receiver, 'dead', '/status/500/c', "topics => '{order.dead}', max_attempts => 1");

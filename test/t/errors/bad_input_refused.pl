@@ -12,12 +12,6 @@ my $node = outbox_node('main');
 my $url = 'https://example.com/';
 my $id = '00000000-0000-4000-8000-000000000000';
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # The call fails with this SQLSTATE.  The message names the value, the hint has
 # what is to be used instead.
 sub refused

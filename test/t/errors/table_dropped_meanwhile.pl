@@ -11,12 +11,6 @@ use Test::More;
 my $node = outbox_node('main');
 my $dir = PostgreSQL::Test::Utils::tempdir();
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # Makes what the statements need.
 sub prepare
 {

@@ -10,12 +10,6 @@ use Test::More;
 my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # Endpoints with an open connection, in use: each request more opens another one, which takes time
 my ($many, $each) = (40, 24);
 foreach my $n (1 .. $many)

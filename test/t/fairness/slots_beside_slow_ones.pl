@@ -11,12 +11,6 @@ my $slots = ($slow + 1) * $each;
 my $node = outbox_node('main', conf => "outbox.worker_max_in_flight = $slots\noutbox.worker_memory = '1GB'\noutbox.max_payload_size = '4MB'\n");
 my $receiver = OutboxTest::Receiver->new('main', brief => 1);
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 sub drop_all
 {
 	ask("SELECT outbox.drop_endpoint(name, discard => true) FROM outbox.endpoints");

@@ -12,12 +12,6 @@ my $node = outbox_node('main', conf => "outbox.dedup_window = '1s'\n");
 my $receiver = OutboxTest::Receiver->new('main');
 my $n = 0;
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # What is written to a table fails, under a condition, until it is lifted.
 sub obstruct
 {

@@ -22,8 +22,6 @@ my $good = OutboxTest::Receiver->new('good');
 my $bad = OutboxTest::Receiver->new('bad');
 my $session = $node->background_psql('postgres');
 
-sub ask { return $node->safe_psql('postgres', $_[0]) }
-
 sub order
 {
 	my ($way) = @_;

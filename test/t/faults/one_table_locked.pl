@@ -8,12 +8,6 @@ use Test::More;
 my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 endpoint($node, $receiver, 'well', '/ok/well', "topics => '{well.*}'");
 endpoint($node, $receiver, 'ill', '/ok/ill', "topics => '{ill.*}', backoff_base => '50 ms', backoff_max => '50 ms'");
 $receiver->wait_delivered(1, id => emit($node, 'well.first', '{}'));

@@ -11,12 +11,6 @@ my $node = outbox_node('main', streaming => 1);
 my $receiver = OutboxTest::Receiver->new('main');
 my $offset = 0;
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # How often a process is seen waiting for a lock, within 2.5 s
 ask(<<'SQL');
 CREATE FUNCTION public.waits(worker int) RETURNS bigint LANGUAGE plpgsql AS $$

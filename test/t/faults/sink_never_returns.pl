@@ -18,8 +18,6 @@ my $node = outbox_node('main', build => $build, conf => "outbox.sinks = 'webhook
 my $receiver = OutboxTest::Receiver->new('main');
 my $session = $node->background_psql('postgres');
 
-sub ask { return $node->safe_psql('postgres', $_[0]) }
-
 # A worker that is not needed any more takes its number of restarts along.
 sub restarts { return scalar(() = slurp_file($node->logfile) =~ /outbox worker \d+ of database \d+ ended itself/g) }
 

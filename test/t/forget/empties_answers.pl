@@ -11,8 +11,6 @@ use Test::More;
 my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 
-sub ask { return $node->safe_psql('postgres', $_[0]) }
-
 # The piece of the log that events are written to is changed, and the former one is emptied.
 sub rotate
 {

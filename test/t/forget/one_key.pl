@@ -12,11 +12,6 @@ my $receiver = OutboxTest::Receiver->new('main');
 my $marker = 'XYZZYanna';
 my $other = 'XYZZYbert';
 
-sub ask
-{
-	return $node->safe_psql('postgres', $_[0]);
-}
-
 sub emit_of
 {
 	my ($tenant, $key, $topic, $more) = @_;

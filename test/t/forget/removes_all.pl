@@ -18,12 +18,6 @@ my $marker = 'XYZZYforgetmePLUGH';
 my $archive = 'XYZZYarchivePLUGH'; # what must stay
 my $later = "backoff_base => '1 h', backoff_max => '1 h'";
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 sub set
 {
 	my ($setting, $value) = @_;

@@ -31,8 +31,6 @@ my $producer = start_producer($node, $log, rate => 100);
 $receiver->wait_delivered(20, path => '/ok/fine');
 my $worker = worker_pid($node);
 
-sub ask { return $node->safe_psql('postgres', $_[0]) }
-
 # What comes of each of them: words of the error, or undef for a delivery
 my $coded = qr/^the answer has a transfer coding other than chunked$/;
 my $much = qr/^the receiver sent too much that is no part of an answer$/;

@@ -14,7 +14,6 @@ my $seed = $ENV{SEED} // int(rand(2**31));
 note "SEED=$seed";
 srand($seed);
 
-sub ask { return $node->safe_psql('postgres', $_[0]) }
 sub choose { return $_[ int rand @_ ] }
 
 # --- What PostgreSQL evaluates in more time than that

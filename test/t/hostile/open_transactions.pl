@@ -13,12 +13,6 @@ my $node = outbox_node('main', conf => "lock_timeout = '10s'\n");
 my $receiver = OutboxTest::Receiver->new('main');
 my $n = 0;
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 ask("CREATE ROLE portal LOGIN; SELECT outbox.grant_portal('portal')");
 ask("SELECT outbox.set_portal_limits(max_endpoints => 1000)");
 

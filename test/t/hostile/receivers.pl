@@ -19,8 +19,6 @@ my $liar = OutboxTest::Receiver->new('liar');
 my $log = PostgreSQL::Test::Utils::tempdir() . '/producer';
 my @paths = map { "/ok/hostile$_" } 0 .. 5;
 
-sub ask { return $node->safe_psql('postgres', $_[0]) }
-
 # Bytes as they are, see receiver.py.
 sub raw
 {

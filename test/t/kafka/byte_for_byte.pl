@@ -50,12 +50,6 @@ delete $ENV{LD_PRELOAD};
 my $receiver = OutboxTest::Receiver->new('main');
 endpoint($node, $receiver, 'web', '/ok/web', "topics => '{web.*}'");
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 sub numbers
 {
 	my (@records) = @_;

@@ -21,12 +21,6 @@ my $hostile = start_hostile('kafka');
 my %port = %{ $hostile->{port} };
 my %name = map { ("h$port{$_}" => $_) } keys %port;
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 sub threads { return scalar(() = glob("/proc/$worker/task/*")) }
 sub niceness { return (split ' ', (eval { slurp_file("/proc/$_[0]/stat") } // '') =~ s/.*\) //sr)[16] // 99 }
 sub pipes   { return scalar grep { (readlink($_) // '') =~ /^pipe:/ } glob("/proc/$worker/fd/*") }

@@ -72,12 +72,6 @@ sub broker
 my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, kafka'\nlog_statement = none\n");
 my $password = 'pa55-' . 'w0rd' x 3;
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 my %broker = (
 	bytes => [ broker("no\n\xff\xfe\tLOG:  forged \xe2\x82 "), 'PLAIN', '^not authenticated: no[?]{4}LOG:  forged' ],
 	echo => [ broker('no entry for '), 'PLAIN', '^not authenticated: .*not shown' ]);

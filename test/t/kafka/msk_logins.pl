@@ -83,12 +83,6 @@ $ENV{LD_PRELOAD} = $shim;
 my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, kafka'\noutbox.ssl_ca_file = '$dir/authority.crt'\nlog_statement = none\nlog_min_error_statement = panic\n");
 delete $ENV{LD_PRELOAD};
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 sub set
 {
 	my ($setting, $value) = @_;

@@ -94,12 +94,6 @@ mkdir "$dir/files";
 my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, kafka, aws'\noutbox.secrets_directory = '$dir/files'\noutbox.ssl_ca_file = '$dir/ca.pem'\nlog_statement = none\nlog_min_error_statement = panic\n");
 my ($rc, $out, $err);
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 sub stats
 {
 	my ($endpoint, $condition, $name) = @_;

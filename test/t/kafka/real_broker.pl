@@ -19,12 +19,6 @@ my $receiver = OutboxTest::Receiver->new('main');
 my $log = PostgreSQL::Test::Utils::tempdir('log') . '/producer';
 my $round = 0;
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # Emits to an endpoint until it is told to stop.
 sub load
 {

@@ -19,12 +19,6 @@ my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, kafka'\n");
 my $receiver = OutboxTest::Receiver->new('main');
 my $log = PostgreSQL::Test::Utils::tempdir('log') . '/producer';
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 ask("SELECT outbox.create_endpoint('bus', 'kafka://@{[$kafka->address]}/bus', format => 'raw', max_in_flight => $in_flight, timeout => '5 min')");
 endpoint($node, $receiver, 'web', '/ok/web');
 endpoint_shows($node, 'bus', "state = 'active'", 'the link comes up');

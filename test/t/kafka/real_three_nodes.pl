@@ -26,12 +26,6 @@ my $log = PostgreSQL::Test::Utils::tempdir('log') . '/producer';
 my $round = 0;
 my $producer;
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # A load, of which some is delivered
 sub load
 {

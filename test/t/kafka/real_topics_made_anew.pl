@@ -12,12 +12,6 @@ use Test::More;
 my $kafka = OutboxTest::Kafka->new(jars => OutboxTest::Kafka::needed(), conf => "log.segment.delete.delay.ms=1000\nauthorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer\nsuper.users=User:ANONYMOUS\n");
 my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, kafka'\n");
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # Those of the topic, by what they were emitted with
 sub there
 {

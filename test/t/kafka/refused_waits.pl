@@ -28,12 +28,6 @@ sub mock
 my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, kafka'\n");
 my ($produce, $begin) = (0, 22);    # the numbers of requests in Kafka's protocol
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # An endpoint for which each failed attempt would be a dead letter
 sub create
 {

@@ -19,12 +19,6 @@ push @OutboxTest::Receiver::started, open2(my $out, my $in, "$dir/mock");
 chomp(my $broker = <$out>);
 my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, kafka'\n");
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # An endpoint that tries again soon
 sub create
 {

@@ -11,12 +11,6 @@ my $most = $files / 2;
 my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main', brief => 1);
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 sub held { return scalar grep { $_->{path} =~ m{^/hold/} && !defined $_->{status} } $receiver->requests }
 
 # What the postmaster may open holds for the workers that it starts from now on.

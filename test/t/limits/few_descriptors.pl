@@ -20,8 +20,6 @@ my $node = outbox_node('main', conf => "outbox.ssl_ca_file = '$dir/authority.crt
 my $many = 40;
 my $each = 60;
 
-sub ask { return $node->safe_psql('postgres', $_[0]) }
-
 sub delivered
 {
 	my ($n, $endpoints, $name) = @_;

@@ -10,12 +10,6 @@ my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 my $top = '9223372036854770000';
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # Pages of two rows, by the cursor of the last row
 sub pages
 {

@@ -12,12 +12,6 @@ my $node = outbox_node('main', conf => "outbox.max_payload_size = 1024\noutbox.s
 my $receiver = OutboxTest::Receiver->new('main');
 my $name = 'dead';
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 endpoint($node, $receiver, $name, '/status/500/dead', "topics => '{dead.*}', max_attempts => 1, max_in_flight => 50");
 endpoint($node, $receiver, 'told', '/ok/told', "topics => '{outbox.dead}'");
 ask("SELECT count(outbox.emit('dead.n', jsonb_build_object('n', n))) FROM generate_series(1, 33) n");

@@ -43,12 +43,6 @@ my $receiver = OutboxTest::Receiver->new('main');
 my $log = "$dir/producer";
 my $postmaster = $node->{_pid};
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 sub goes_on
 {
 	my ($name) = @_;

@@ -16,12 +16,6 @@ CONF
 my $receiver = OutboxTest::Receiver->new('main');
 watch_machine();
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 sub emit_many
 {
 	my ($topic, $n) = @_;

@@ -9,11 +9,6 @@ use Test::More;
 # the worker delivers nothing, so that only the test writes ticks
 my $node = outbox_node('main', conf => "outbox.enabled = off\nautovacuum = off\n");
 
-sub ask
-{
-	return $node->safe_psql('postgres', $_[0]);
-}
-
 sub rows_read
 {
 	my ($call) = @_;

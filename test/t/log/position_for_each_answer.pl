@@ -11,12 +11,6 @@ my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 my $events = 40;
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 sub last_number { return ask('SELECT max(number) FROM outbox.positions') }
 
 sub rows_since

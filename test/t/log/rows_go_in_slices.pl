@@ -11,12 +11,6 @@ my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 my $many = 3000;
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # An endpoint with that many dead letters
 sub dead_letters
 {

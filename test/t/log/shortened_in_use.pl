@@ -14,12 +14,6 @@ my $node = outbox_node('main', conf => "outbox.retention = '2 s'\noutbox.attempt
 my $receiver = OutboxTest::Receiver->new('main');
 my $slowly = "backoff_base => '1 h', backoff_max => '1 h'";
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # The log goes from piece to piece until the one that it would empty next holds
 # this event.
 sub goes_round_to

@@ -31,8 +31,6 @@ my %front = map { $_ => start_front('127.0.0.1:0', $receiver->{port}, cert => "$
 # the authorities
 my $node = outbox_node('main', conf => "outbox.ssl_ca_file = '$dir/authority.crt'\noutbox.worker_max_connections = 100\n");
 
-sub ask { return $node->safe_psql('postgres', $_[0]) }
-
 sub outcome
 {
 	my ($name) = @_;

@@ -12,12 +12,6 @@ my $node = outbox_node('main', conf => "outbox.max_backlog_size = '1MB'\n");
 my $receiver = OutboxTest::Receiver->new('main');
 my $n = 0;
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 sub emission
 {
 	my ($events) = @_;

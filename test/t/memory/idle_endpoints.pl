@@ -15,12 +15,6 @@ my $receiver = OutboxTest::Receiver->new('main');
 my $newest = '(SELECT DISTINCT ON (endpoint_id) * FROM outbox.positions WHERE endpoint_id > 0'
   . ' ORDER BY endpoint_id, number DESC) p JOIN outbox.endpoint_settings USING (endpoint_id)';
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 sub last_number { return ask('SELECT max(number) FROM outbox.positions') }
 
 # True if these endpoints follow a shared position, with rows after this one

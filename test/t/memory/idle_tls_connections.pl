@@ -28,8 +28,6 @@ outbox.worker_memory = '16MB'
 outbox.worker_max_connections = 500
 CONF
 
-sub ask { return $node->safe_psql('postgres', $_[0]) }
-
 my $worker = ask('SELECT pid FROM outbox.workers');
 
 # kB that belong to the worker alone

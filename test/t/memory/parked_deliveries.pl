@@ -14,12 +14,6 @@ my $node = outbox_node('main', conf => "shared_buffers = 256MB\nmax_wal_size = 4
 my $receiver = OutboxTest::Receiver->new('main');
 my $idle = private_memory(worker_pid($node));
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 OutboxTest::Parked::fill($node, $receiver, $n);
 my $free = emit($node, 'dead.free', '{}', "key => 'free'");
 my $behind = emit($node, 'dead.behind', '{}', "key => 'k7'");

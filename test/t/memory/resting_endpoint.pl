@@ -11,12 +11,6 @@ use Test::More;
 my $node = outbox_node('main', conf => "outbox.wakeup_interval = '60 s'\noutbox.worker_max_connections = 10\n");
 my $receiver = OutboxTest::Receiver->new('main');
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # kB that are the worker's own
 sub own_memory
 {

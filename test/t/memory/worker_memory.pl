@@ -22,12 +22,6 @@ CONF
 my $receiver = OutboxTest::Receiver->new('main', brief => 1);
 my $used_up = 'outbox.worker_memory is used up';
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # The memory of the worker in MB, or 0 while none is there.
 sub rss
 {

@@ -14,12 +14,6 @@ use Time::HiRes qw(time);
 my $node = outbox_node('main', conf => "wal_writer_delay = '10 s'\nrestart_after_crash = on\n");
 my $receiver = OutboxTest::Receiver->new('main');
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # {"name label": value}
 sub metrics
 {

@@ -10,7 +10,6 @@ use Test::More;
 my $node = outbox_node('tenant_metrics');
 my $receiver = OutboxTest::Receiver->new('tenant_metrics');
 
-sub ask { return $node->safe_psql('postgres', $_[0]) }
 sub error { return ($node->psql('postgres', $_[0]))[2] }
 
 # {"figure tenant status": value}

@@ -6,7 +6,7 @@ use warnings;
 
 use IO::Socket::INET;
 use JSON::PP;
-use OutboxTest;
+use OutboxTest qw(:DEFAULT !ask);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;

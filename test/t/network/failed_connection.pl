@@ -16,8 +16,6 @@ $ENV{CONNECTIONS_KEY} = "$dir/good.key";
 my $hostile = start_hostile('connections');
 my $node = outbox_node('main', conf => "outbox.ssl_ca_file = '$dir/authority.crt'\n");
 
-sub ask { return $node->safe_psql('postgres', $_[0]) }
-
 # An endpoint whose events are dead after one failure, and so many events for it at once
 sub deliver
 {

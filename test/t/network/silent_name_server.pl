@@ -20,8 +20,6 @@ system('prlimit', '--pid', $$, '--nofile=2048:2048') == 0 or die "prlimit failed
 my $node = outbox_node('main');
 my $log = PostgreSQL::Test::Utils::tempdir() . '/producer';
 
-sub ask { return $node->safe_psql('postgres', $_[0]) }
-
 # Names that are never answered for, far more than there may be threads
 $zone->('fine.test' => '127.0.0.1', map { ("dead$_.test" => 'silent') } 1 .. $hung);
 ask("SELECT outbox.create_endpoint('fine', 'http://fine.test:$receiver->{port}/ok/fine', topics => '{load.*}')");

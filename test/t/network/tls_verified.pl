@@ -43,8 +43,6 @@ front('stranger_asks', 'good', 'client-ca' => "$dir/other.crt");
 
 my $node = outbox_node('main', conf => "outbox.ssl_ca_file = '$dir/authority.crt'\n");
 
-sub ask { return $node->safe_psql('postgres', $_[0]) }
-
 # An endpoint for the events of a topic of its own name, with one attempt each.
 sub create
 {

@@ -15,8 +15,6 @@ my $receiver = OutboxTest::Receiver->new('main');
 my ($zone, $questions) = start_dns();
 my $node = outbox_node('main', conf => is_installed('outbox_aws') ? "outbox.sinks = 'webhook, aws'\n" : '');
 
-sub ask { return $node->safe_psql('postgres', $_[0]) }
-
 $zone->('fine.test' => '127.0.0.1', 'late.test' => '127.0.0.1', map { ("dead$_.test" => 'silent') } 1 .. $hung);
 ask("SELECT count(outbox.create_endpoint('dead' || n, 'http://dead' || n || '.test:$receiver->{port}/ok/dead' || n,"
 	  . " topics => '{dead}', connect_timeout => '1 s', backoff_base => '200 ms', backoff_max => '1 s')) FROM generate_series(1, $hung) n");

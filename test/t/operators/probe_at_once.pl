@@ -11,12 +11,6 @@ my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 my $long = "backoff_base => '1 h', backoff_max => '2 h', max_age => '30 days'";
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # An endpoint whose breaker is open, and next probe at least six minutes away
 sub backing_off
 {

@@ -11,12 +11,6 @@ my $node = outbox_node('main', conf => "restart_after_crash = on\n");
 my $receiver = OutboxTest::Receiver->new('main');
 my ($rc, $out, $err);
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 sub fails
 {
 	my ($sql, $sqlstate, $name) = @_;

@@ -10,8 +10,6 @@ use Test::More;
 my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 
-sub ask { return $node->safe_psql('postgres', $_[0]) }
-
 # The statuses of an endpoint's deliveries in the order of the log, as letters, from the
 # view and from a page
 sub shown

@@ -11,12 +11,6 @@ my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 my $n = 5000;
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 sub emit_many
 {
 	my ($topic, $count) = @_;

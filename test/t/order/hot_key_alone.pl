@@ -13,12 +13,6 @@ my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 my $slowly = "backoff_base => '1 h', backoff_max => '1 h'";
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # n events, numbered, of which every one has a key made of its number
 sub emit_many
 {

@@ -16,12 +16,6 @@ my $many = 900;
 my $node = outbox_node('main', conf => explained_conf() . "log_line_prefix = '%m [%p] %b %v: '\n");
 my $receiver = OutboxTest::Receiver->new('main', brief => 1);
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # How many statements with these words each transaction had
 sub statements
 {

@@ -14,12 +14,6 @@ my $node = outbox_node('main', conf => "shared_buffers = 256MB\nmax_wal_size = 4
 my $receiver = OutboxTest::Receiver->new('main');
 my $journal = PostgreSQL::Test::Utils::tempdir('history') . '/producer';
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # Parks what has this topic as dead, as if the receiver had refused it.
 sub park
 {

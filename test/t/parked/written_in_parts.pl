@@ -10,12 +10,6 @@ my $node = outbox_node('main', conf => "restart_after_crash = on\n");
 my $receiver = OutboxTest::Receiver->new('main');
 my $events = 1000;
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # Each transaction that wrote rows has a number of its own.
 sub most_of_one_transaction
 {

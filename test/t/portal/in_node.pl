@@ -16,7 +16,6 @@ plan skip_all => 'express and pg are not installed' unless -d "$modules/express"
 
 my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
-sub ask { return $node->safe_psql('postgres', $_[0]) }
 ask("CREATE ROLE portal LOGIN; SELECT outbox.grant_portal('portal'); SELECT outbox.set_event_type('order.paid', example => '{\"n\": 7}')");
 
 # --- The program is short, and calls all that a portal may

@@ -10,12 +10,6 @@ use Test::More;
 my $node = outbox_node('main', conf => "outbox.settle_interval = '1 ms'\nautovacuum = off\n");
 my $receiver = OutboxTest::Receiver->new('main');
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 my $quick = "backoff_base => '1 ms', backoff_max => '2 ms', max_attempts => 2";
 endpoint($node, $receiver, 'acme.a', '/ok/a', "topics => '{a.*,test.*}', tenant => 'acme'");
 endpoint($node, $receiver, 'acme.b', '/dead/b', "topics => '{b.*,test.*}', tenant => 'acme', filter => '\$.n > 5', $quick");

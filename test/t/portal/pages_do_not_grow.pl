@@ -10,11 +10,6 @@ use Test::More;
 # the worker sends nothing, so that only the calls read and write
 my $node = outbox_node('main', conf => "outbox.enabled = off\nautovacuum = off\n");
 
-sub ask
-{
-	return $node->safe_psql('postgres', $_[0]);
-}
-
 sub create
 {
 	my ($first, $last) = @_;

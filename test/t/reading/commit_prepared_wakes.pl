@@ -11,8 +11,6 @@ use Test::More;
 my $node = outbox_node('main', conf => "max_prepared_transactions = 10\noutbox.wakeup_interval = 60000\n");
 my $receiver = OutboxTest::Receiver->new('main');
 
-sub ask { return $node->safe_psql('postgres', $_[0]) }
-
 endpoint($node, $receiver, 'all', '/ok/a');
 $receiver->wait_delivered(1, id => emit($node, 'plain.one', '{}'));
 # An event, an endpoint and a time

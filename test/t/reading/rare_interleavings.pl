@@ -13,12 +13,6 @@ my $node = outbox_node('main', conf => "outbox.wakeup_interval = '60 s'\ndeadloc
 my $receiver = OutboxTest::Receiver->new('main');
 my $log = PostgreSQL::Test::Utils::tempdir() . '/producer';
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 sub in
 {
 	my ($session, $sql) = @_;

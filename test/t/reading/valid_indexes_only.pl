@@ -8,12 +8,6 @@ use Test::More;
 my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 is(ask(<<'SQL'), '', 'text in an index is ordered by its bytes');
 SELECT string_agg(i.indexrelid::regclass || ' ' || c.collname, E'\n' ORDER BY i.indexrelid::regclass::text)
 FROM pg_index i JOIN pg_class t ON t.oid = i.indexrelid

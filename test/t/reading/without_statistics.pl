@@ -19,12 +19,6 @@ my $most_rows = 5_500;
 my $node = outbox_node('main', conf => explained_conf());
 my $receiver = OutboxTest::Receiver->new('main', brief => 1);
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 vacuum_without_statistics($node);
 log_plans($node, 1);
 

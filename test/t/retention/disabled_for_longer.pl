@@ -19,12 +19,6 @@ CONF
 my $receiver = OutboxTest::Receiver->new('main');
 my $log = PostgreSQL::Test::Utils::tempdir() . '/producer';
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 sub forgotten
 {
 	my ($id, $name) = @_;

@@ -12,12 +12,6 @@ use Test::More;
 my $node = outbox_node('main', conf => "outbox.retention = '2 s'\noutbox.attempts_retention = '2 s'\n");
 my $receiver = OutboxTest::Receiver->new('main');
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # Events of the others
 sub others
 {

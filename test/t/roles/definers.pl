@@ -11,12 +11,6 @@ use Test::More;
 my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # --- The table
 
 my $document = PostgreSQL::Test::Utils::slurp_file("$top/doc/security.md");

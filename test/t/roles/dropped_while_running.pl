@@ -14,12 +14,6 @@ my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 my $grants = worker_grants();
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 endpoint($node, $receiver, 'all', '/ok/all');
 foreach my $case (
 	[ 'a superuser', 'CREATE ROLE serving SUPERUSER', 'DROP ROLE serving' ],

@@ -12,12 +12,6 @@ my $receiver = OutboxTest::Receiver->new('main');
 my $file = PostgreSQL::Test::Utils::tempdir() . '/dump';
 my ($rc, $out, $err);
 
-sub ask
-{
-	my ($sql, $dbname) = @_;
-	return $node->safe_psql($dbname // 'postgres', $sql);
-}
-
 sub fails_as
 {
 	my ($role, $sql, $sqlstate, $name) = @_;

@@ -14,12 +14,6 @@ my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 my $grants = worker_grants();
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 sub end_worker
 {
 	ask("SELECT pg_terminate_backend(pid) FROM outbox.workers");

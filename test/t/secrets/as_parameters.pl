@@ -27,8 +27,6 @@ $node->restart;
 $node->safe_psql('postgres', 'CREATE EXTENSION pg_stat_statements') if $watches;
 $node->safe_psql('postgres', "SELECT outbox.create_endpoint('ledger', 'https://ledger.example/hook', topics => '{ledger.*}')");
 
-sub ask { return $node->safe_psql('postgres', $_[0]) }
-
 my $count = 0;
 sub new_secret
 {

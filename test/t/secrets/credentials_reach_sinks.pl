@@ -36,12 +36,6 @@ log_error_verbosity = verbose
 CONF
 my ($rc, $out, $err);
 
-sub ask
-{
-	my ($sql, $dbname) = @_;
-	return $node->safe_psql($dbname // 'postgres', $sql);
-}
-
 # In a table, and so in no statement
 ask(<<'SQL');
 CREATE TABLE chosen AS

@@ -17,11 +17,6 @@ my $servers = start_hostile('impostor');
 my ($own, $other) = map { "127.0.0.1:$servers->{port}{$_}" } qw(rightful impostor);
 my $secret = 's3cr3t-of-the-endpoint';
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
 ask($_) foreach documented_roles();
 ask('ALTER ROLE operator LOGIN');
 

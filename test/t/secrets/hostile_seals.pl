@@ -26,7 +26,6 @@ chomp(my $key = `openssl rand -base64 32`);
 write_file($file, "$key\n");
 
 my $node = outbox_node('main', streaming => 1, conf => "outbox.secret_key_file = '$file'\n");
-sub ask { return $node->safe_psql('postgres', $_[0]) }
 sub reload { ask('SELECT pg_reload_conf()'); return }
 sub field { return ask("SELECT $_[1] FROM outbox.endpoint_settings JOIN outbox.endpoint_secrets USING (endpoint_id) WHERE name = '$_[0]'") }
 my $stats = 'SELECT state || COALESCE(\': \' || reason, \'\') FROM outbox.stats WHERE endpoint =';

@@ -40,12 +40,6 @@ sub put
 	return $secret;
 }
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 sub refused
 {
 	my ($credentials, $words, $name) = @_;

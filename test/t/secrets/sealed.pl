@@ -33,7 +33,6 @@ sub new_key
 }
 
 my $node = outbox_node('sealed', conf => "wal_level = logical\nmax_wal_senders = 4\nmax_replication_slots = 4\n");
-sub ask { return $node->safe_psql('postgres', $_[0]) }
 sub reload { ask('SELECT pg_reload_conf()'); return }
 
 # One secret of each kind, in an endpoint that is made with or without the file

@@ -10,12 +10,6 @@ use Test::More;
 my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # Settings cannot be read without this table.  Runs the code, and waits until a later try has failed, too.
 sub without
 {

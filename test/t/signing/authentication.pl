@@ -20,8 +20,6 @@ my $node = outbox_node('authentication', conf => "outbox.secrets_directory = '$d
 my $receiver = OutboxTest::Receiver->new('authentication');
 my $n = 0;
 
-sub ask { return $node->safe_psql('postgres', $_[0]) }
-
 sub put
 {
 	my ($name, $text) = @_;

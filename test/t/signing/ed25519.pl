@@ -14,11 +14,6 @@ my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 my $dir = PostgreSQL::Test::Utils::tempdir();
 
-sub ask
-{
-	return $node->safe_psql('postgres', $_[0]);
-}
-
 sub refused
 {
 	my ($sql, $state, $what) = @_;

@@ -16,7 +16,6 @@ my $node = outbox_node('together', conf => "outbox.sinks = 'webhook, kafka'\n");
 my $receiver = OutboxTest::Receiver->new('together');
 my $json = JSON::PP->new->utf8->canonical->allow_nonref;
 
-sub ask { return $node->safe_psql('postgres', $_[0]) }
 sub quoted { return "'" . ($_[0] =~ s/'/''/gr) . "'" }
 
 # ----- the combinations: of few endpoints, each pair of values has one

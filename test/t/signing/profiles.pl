@@ -18,8 +18,6 @@ my $receiver = OutboxTest::Receiver->new('profiles');
 my $judge = OutboxTest::Clients::vendors_program('judge.mjs');
 my $n = 0;
 
-sub ask { return $node->safe_psql('postgres', $_[0]) }
-
 # An endpoint with that config, for the topics of its own name.
 sub create
 {

@@ -17,12 +17,6 @@ my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, aws'\n");
 my $receiver = OutboxTest::Receiver->new('main');
 my $log = PostgreSQL::Test::Utils::tempdir('log') . '/producer';
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 endpoint($node, $receiver, 'web', '/ok/web');
 ask('SELECT ' . $aws{$_}->create_endpoint($_, 'sqs', "$_.fifo", "max_in_flight => $in_flight, timeout => '@{[ $_ eq 'hung' ? $timeout : 15 ]} s', backoff_base => '100 ms', backoff_max => '1 s'"))
   foreach sort keys %aws;

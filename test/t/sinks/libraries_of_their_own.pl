@@ -21,12 +21,6 @@ my $journal = $ENV{OUTBOX_NULL_JOURNAL} = "$dir/journal";
 my $node = outbox_node('main', build => $build);
 my $receiver = OutboxTest::Receiver->new('main');
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # The lines of the journal with this mode and result
 sub sent
 {

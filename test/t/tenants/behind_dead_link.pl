@@ -19,12 +19,6 @@ my $journal = $ENV{OUTBOX_NULL_JOURNAL} = "$dir/journal";
 my $node = outbox_node('main', build => $build, conf => "outbox.sinks = 'webhook, null'\noutbox.wakeup_interval = '60s'\n");
 my $receiver = OutboxTest::Receiver->new('main');
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # Every 10 s the tenant may send one request.
 endpoint($node, $receiver, 'web', '/ok/web', "topics => '{web}', tenant => 't'");
 ask("SELECT outbox.create_endpoint('link', 'null://h/link', '{link}', tenant => 't')");

@@ -11,12 +11,6 @@ use Time::HiRes qw(time);
 my $node = outbox_node('main', conf => "outbox.worker_max_in_flight = 12\n");
 my $receiver = OutboxTest::Receiver->new('main');
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 sub refused
 {
 	my ($sql, $state, $what) = @_;

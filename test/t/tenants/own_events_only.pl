@@ -13,12 +13,6 @@ my $node = outbox_node('main', conf => "outbox.dedup_window = '1 h'\n");
 my $receiver = OutboxTest::Receiver->new('main');
 my $json = JSON::PP->new;    # bodies are text already
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 sub got
 {
 	my ($path) = @_;

@@ -13,7 +13,6 @@ my $node = outbox_node('ownership', conf => "outbox.webhook_origin = 'events.sho
 my $receiver = OutboxTest::Receiver->new('ownership');
 my $n = 0;
 
-sub ask { return $node->safe_psql('postgres', $_[0]) }
 sub error { return ($node->psql('postgres', $_[0]))[2] }
 sub sent { my ($path) = @_; return grep { $_->{path} eq $path } $receiver->requests }
 sub asked { return grep { $_->{method} eq 'OPTIONS' || ($_->{body} // '') =~ /"type":"outbox.challenge"/ } sent(@_) }

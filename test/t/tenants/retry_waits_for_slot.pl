@@ -10,12 +10,6 @@ use Time::HiRes 'time';
 my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 sub emit_to
 {
 	my ($topic, $count) = @_;

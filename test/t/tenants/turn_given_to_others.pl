@@ -10,8 +10,6 @@ use Test::More;
 my $node = outbox_node('main', conf => "outbox.workers_per_database = 2\n");
 my $receiver = OutboxTest::Receiver->new('main');
 
-sub ask { return $node->safe_psql('postgres', $_[0]) }
-
 # Two workers have five endpoints each: four of the tenant, and one that gets the same events
 # without waiting for anything.
 my @all = map { "e$_" } 1 .. 8;

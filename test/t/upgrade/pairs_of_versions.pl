@@ -22,12 +22,6 @@ endpoint($node, $receiver, 'ok', '/ok/a');
 endpoint($node, $receiver, 'slow', '/slow/b?ms=20', 'max_in_flight => 4');
 my $producer = start_producer($node, $log, rate => 100, keys => 4);
 
-sub ask
-{
-	my ($sql, $dbname) = @_;
-	return $node->safe_psql($dbname // 'postgres', $sql);
-}
-
 sub state_is
 {
 	my ($state, $reason, $name) = @_;

@@ -4,7 +4,7 @@
 use strict;
 use warnings;
 
-use OutboxTest;
+use OutboxTest qw(:DEFAULT !ask);
 use OutboxTest::Build;
 use OutboxTest::Copies;
 use PostgreSQL::Test::Cluster;

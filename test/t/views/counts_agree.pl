@@ -9,12 +9,6 @@ use Test::More;
 my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 endpoint($node, $receiver, 'one', '/ok/one', "topics => '{load.*}', max_in_flight => 100");
 ask("SELECT count(outbox.emit('load.n', '{}')) FROM generate_series(1, 3000)");
 ok(wait_sql($node, "SELECT delivered = 3000 FROM outbox.stats"), 'delivered');

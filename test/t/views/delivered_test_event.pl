@@ -11,7 +11,6 @@ my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 my $fast = $receiver->url('/ok/b');
 
-sub ask { return $node->safe_psql('postgres', $_[0]) }
 sub statuses { return ask("SELECT string_agg(status, ',' ORDER BY seq) FROM outbox.deliveries WHERE endpoint = '$_[0]'") }
 
 ask("SELECT outbox.create_endpoint('b', '$fast', topics => '{none}')");

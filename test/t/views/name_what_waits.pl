@@ -11,8 +11,6 @@ use Test::More;
 my $node = outbox_node('main', conf => "max_prepared_transactions = 5\n");
 my $receiver = OutboxTest::Receiver->new('main');
 
-sub ask { return $node->safe_psql('postgres', $_[0]) }
-
 endpoint($node, $receiver, 'a', '/ok/a', "topics => '{a.*}'");
 $receiver->wait_delivered(1, id => emit($node, 'a.x', '{}'));
 ok(wait_sql($node, "SELECT pending_exact AND pending = 0 AND delivered = 1 FROM outbox.stats"), 'an exact number');

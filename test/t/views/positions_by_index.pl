@@ -11,8 +11,6 @@ use Test::More;
 my $node = outbox_node('main', streaming => 1);
 my $receiver = OutboxTest::Receiver->new('main');
 
-sub ask { return $node->safe_psql('postgres', $_[0]) }
-
 endpoint($node, $receiver, 'a', '/ok/a', "topics => '{a.*}'");
 endpoint($node, $receiver, 'idle', '/ok/idle', "topics => '{idle}'");
 my $id = emit($node, 'a.one', '{}');

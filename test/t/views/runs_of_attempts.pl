@@ -12,12 +12,6 @@ my $node = outbox_node('main', conf => "outbox.settle_interval = '1000 ms'\nrest
 my $receiver = OutboxTest::Receiver->new('main');
 my $quick = "backoff_base => '50 ms', backoff_max => '100 ms'";
 
-sub ask
-{
-	my ($sql, $dbname) = @_;
-	return $node->safe_psql($dbname // 'postgres', $sql);
-}
-
 # How many attempts of an endpoint are in runs
 sub in_runs
 {

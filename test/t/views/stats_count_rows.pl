@@ -18,12 +18,6 @@ my $node = outbox_node('main', conf => "restart_after_crash = on\nmax_prepared_t
 my $receiver = OutboxTest::Receiver->new('main');
 my $quick = "backoff_base => '50 ms', backoff_max => '300 ms'";
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 endpoint($node, $receiver, 'plain', '/ok/plain', $quick);
 endpoint($node, $receiver, 'filtered', '/ok/filtered', "filter => '\$.n < 40', $quick");
 endpoint($node, $receiver, 'fails', '/fail/fails?rate=0.2', "max_attempts => 2, $quick");

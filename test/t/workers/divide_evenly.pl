@@ -14,12 +14,6 @@ my @weights = map { 1 + int(50 * ($_ / 254)**6) } 0 .. 254;
 my $n = sum(@weights);
 my $ids = join ',', map { my $share = $_; map { $share + 255 * $_ } 1 .. $weights[$share] } 0 .. 254;
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 sub set_workers
 {
 	my ($workers) = @_;

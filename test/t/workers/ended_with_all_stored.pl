@@ -9,11 +9,6 @@ my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 my $sent = 0;
 
-sub ask
-{
-	return $node->safe_psql('postgres', $_[0]);
-}
-
 sub emitted
 {
 	$sent += $_[0];

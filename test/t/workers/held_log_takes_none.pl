@@ -2,7 +2,7 @@
 use strict;
 use warnings;
 
-use OutboxTest;
+use OutboxTest qw(:DEFAULT !ask);
 use Test::More;
 
 my $node = outbox_node('main', conf => "max_worker_processes = 8\n");

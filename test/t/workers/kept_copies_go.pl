@@ -10,8 +10,6 @@ use Test::More;
 my $node = outbox_node('main', conf => "outbox.retention = '2 s'\noutbox.workers_per_database = 2\n");
 my $receiver = OutboxTest::Receiver->new('main');
 
-sub ask { return $node->safe_psql('postgres', $_[0]) }
-
 # One of the two workers does the work of the database.  Each has an endpoint with dead letters.
 endpoint($node, $receiver, $_, "/status/500/$_", "topics => '{$_.*}', max_attempts => 1") foreach qw(a b);
 ok(wait_sql($node, "SELECT count(*) = 2 AND bool_and(endpoints = 1) FROM outbox.workers WHERE state = 'running'"), 'each worker has one endpoint');

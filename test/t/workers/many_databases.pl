@@ -14,12 +14,6 @@ my $node = outbox_node('main', extension => 0, conf => "max_worker_processes = 8
 my $served = 6;
 my $receiver = OutboxTest::Receiver->new('main');
 
-sub ask
-{
-	my ($sql, $dbname) = @_;
-	return $node->safe_psql($dbname // 'postgres', $sql);
-}
-
 sub with_a_worker
 {
 	return split /\n/,

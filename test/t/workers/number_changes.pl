@@ -27,12 +27,6 @@ endpoint($node, $receiver, 'fails', '/fail/fails?rate=0.05', $quick);
 endpoint($node, $receiver, 'slow', '/slow/slow?ms=40', $quick);
 endpoint($node, $receiver, $_, "/ok/$_", $quick) foreach qw(a b c);
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 my $delivered = 'SELECT COALESCE(sum(delivered), 0) FROM outbox.stats';
 my $progress = sub {
 	my ($more) = @_;

@@ -15,12 +15,6 @@ outbox.workers_per_database = 2
 CONF
 my $receiver = OutboxTest::Receiver->new('main');
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # One endpoint each
 endpoint($node, $receiver, 'dies', '/ok/dies', "topics => '{dies.*, both.*}', max_attempts => 1");
 endpoint($node, $receiver, 'told', '/ok/told', "topics => '{outbox.dead, told.*, both.*}'");

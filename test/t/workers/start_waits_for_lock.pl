@@ -11,8 +11,6 @@ use Time::HiRes qw(time);
 my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 
-sub ask { return $node->safe_psql('postgres', $_[0]) }
-
 # No source sleeps, or waits for the time alone
 my @files = glob "$top/src/{,*/,*/*/}*.[ch]";
 cmp_ok(scalar @files, '>', 50, 'the sources are there');

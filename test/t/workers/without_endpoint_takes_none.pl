@@ -10,12 +10,6 @@ my $node = outbox_node('main', conf => "max_worker_processes = 6\n");
 my $receiver = OutboxTest::Receiver->new('main');
 my @delivering = qw(postgres shop till);
 
-sub ask
-{
-	my ($sql, $dbname) = @_;
-	return $node->safe_psql($dbname // 'postgres', $sql);
-}
-
 sub deliver
 {
 	my ($what) = @_;
