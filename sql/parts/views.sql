@@ -306,32 +306,6 @@ AND CASE WHEN EXISTS (SELECT 1 FROM outbox.subscriptions w
 AND x.xid IS NOT NULL;
 COMMENT ON VIEW outbox.log_deliveries IS
 'outbox.deliveries without scheduled events, and with the numbers of endpoints';
-COMMENT ON COLUMN outbox.log_deliveries.event_id IS 'id of the event, sent as webhook-id';
-COMMENT ON COLUMN outbox.log_deliveries.seq IS 'number of the event in the log';
-COMMENT ON COLUMN outbox.log_deliveries.topic IS 'topic of the event';
-COMMENT ON COLUMN outbox.log_deliveries.type IS 'type of the event, or its topic where none was given';
-COMMENT ON COLUMN outbox.log_deliveries.key IS 'key of the event (NULL: none)';
-COMMENT ON COLUMN outbox.log_deliveries.tenant IS 'tenant of the event (NULL: none)';
-COMMENT ON COLUMN outbox.log_deliveries.endpoint IS 'name of the endpoint';
-COMMENT ON COLUMN outbox.log_deliveries.endpoint_id IS 'number of the endpoint';
-COMMENT ON COLUMN outbox.log_deliveries.status IS
-'pending, processing, delivered, retrying, blocked, dead, cancelled or forgotten';
-COMMENT ON COLUMN outbox.log_deliveries.reason IS
-'of dead: max_attempts, max_age, expired, aborted by receiver, invalid event, filter failed, backlog, event '
-'is gone or unreadable. Of cancelled: cancelled, discarded or backlog. NULL: any other '
-'status';
-COMMENT ON COLUMN outbox.log_deliveries.attempts IS
-'attempts since it was last emitted, retried, resent or replayed, without probes that failed (0 once they are '
-'forgotten, or not written, see outbox.attempts_retention and outbox.log_attempts)';
-COMMENT ON COLUMN outbox.log_deliveries.next_attempt_at IS
-'when the next attempt is due (NULL: not retrying)';
-COMMENT ON COLUMN outbox.log_deliveries.last_status_code IS
-'HTTP status of the last attempt (NULL: no answer, or forgotten)';
-COMMENT ON COLUMN outbox.log_deliveries.last_error IS 'the last failure in words (NULL: none, or forgotten)';
-COMMENT ON COLUMN outbox.log_deliveries.created_at IS 'when the event was emitted';
-COMMENT ON COLUMN outbox.log_deliveries.delivered_at IS
-'when the receiver answered 2xx (NULL: not yet, or forgotten)';
-COMMENT ON COLUMN outbox.log_deliveries.test IS 'true if outbox.send_test() made the event';
 
 -- The ORDER BY lets PostgreSQL read the end of the log alone for the newest deliveries.
 CREATE VIEW outbox.deliveries AS

@@ -252,34 +252,22 @@ outbox_request_body(OutboxEvent *event, OutboxFormat format, size_t *len)
  * ---------------------------------------------------------------------
  */
 
-/* Adds a string of the event as a header.  Returns false if it has no UTF-8. */
+/*
+ * Adds a string of the event as a header, percent-encoded by 'encode' unless that is NULL.
+ * Returns false if it has no UTF-8.
+ */
 static bool
-add_text(OutboxHeaders *out, const char *name, char *value, size_t len, bool *added)
+add_text(OutboxHeaders *out, const char *name, char *value, size_t len,
+		 size_t (*encode)(const char *, size_t, char *), bool *added)
 {
-	char *utf8;
+	char  encoded[MAX_ENCODED];
+	char *utf8 = outbox_to_utf8(value, &len);
 
-	utf8 = outbox_to_utf8(value, &len);
 	if (utf8 == NULL)
 		return false;
-	*added &= outbox_headers_add(out, name, utf8, len);
-	if (utf8 != value)
-		pfree(utf8);
-	return true;
-}
-
-/* The same, percent-encoded by 'encode'. */
-static bool
-add_encoded(OutboxHeaders *out, const char *name, char *value,
-			size_t (*encode)(const char *, size_t, char *), bool *added)
-{
-	char   encoded[MAX_ENCODED];
-	size_t len = strlen(value);
-	char  *utf8;
-
-	utf8 = outbox_to_utf8(value, &len);
-	if (utf8 == NULL)
-		return false;
-	*added &= outbox_headers_add(out, name, encoded, encode(utf8, len, encoded));
+	*added &= encode ?
+		outbox_headers_add(out, name, encoded, encode(utf8, len, encoded)) :
+		outbox_headers_add(out, name, utf8, len);
 	if (utf8 != value)
 		pfree(utf8);
 	return true;
@@ -366,7 +354,7 @@ add_event_headers(OutboxHeaders *out, Jsonb *headers, const OutboxRequestConfig 
 				}
 			}
 			else
-				valid = add_text(out, name, s, len, added);
+				valid = add_text(out, name, s, len, NULL, added);
 		}
 	}
 
@@ -399,7 +387,7 @@ add_content_type(OutboxHeaders *out, const char *name, const OutboxEvent *event,
 	else if (format == OUTBOX_FORMAT_STANDARD || event->content_type == NULL)
 		*added &= outbox_headers_add(out, name, LITERAL("application/json"));
 	else
-		return add_text(out, name, event->content_type, strlen(event->content_type),
+		return add_text(out, name, event->content_type, strlen(event->content_type), NULL,
 						added);
 	return true;
 }
@@ -469,7 +457,7 @@ add_endpoint_headers(OutboxHeaders *out, const OutboxRequestConfig *settings, bo
 			continue;
 		if (outbox_header_name_problem(name, strlen(name), false) != NULL ||
 			outbox_text_problem(value, strlen(value)) != NULL ||
-			!add_text(out, name, value, strlen(value), added))
+			!add_text(out, name, value, strlen(value), NULL, added))
 			return false;
 	}
 	return true;
@@ -529,20 +517,23 @@ outbox_request_headers(OutboxHeaders *out, OutboxEvent *event,
 		return "invalid content type";
 	add_identity(out, event->id_text, settings, now, body, body_len, &added);
 	if (profile->type_header &&
-		!add_encoded(out, profile->type_header, type, outbox_percent_encode_header,
-					 &added))
+		!add_text(out, profile->type_header, type, strlen(type),
+				  outbox_percent_encode_header, &added))
 		return "invalid type";
 	if (sends & OUTBOX_SENDS_TOPIC)
 		added &= outbox_headers_add(out, "outbox-topic", event->topic,
 									strlen(event->topic));
 	if ((sends & OUTBOX_SENDS_TYPE) &&
-		!add_encoded(out, "outbox-type", type, outbox_percent_encode_header, &added))
+		!add_text(out, "outbox-type", type, strlen(type), outbox_percent_encode_header,
+				  &added))
 		return "invalid type";
 	if (event->key && (sends & OUTBOX_SENDS_KEY) &&
-		!add_encoded(out, "outbox-key", event->key, outbox_percent_encode, &added))
+		!add_text(out, "outbox-key", event->key, strlen(event->key),
+				  outbox_percent_encode, &added))
 		return "invalid key";
 	if (event->tenant && (sends & OUTBOX_SENDS_TENANT) &&
-		!add_encoded(out, "outbox-tenant", event->tenant, outbox_percent_encode, &added))
+		!add_text(out, "outbox-tenant", event->tenant, strlen(event->tenant),
+				  outbox_percent_encode, &added))
 		return "invalid tenant";
 	add_attempt(out, event, sends, attempt, redelivery, &added);
 	if (!add_endpoint_headers(out, settings, &added))
@@ -577,10 +568,11 @@ outbox_request_message_headers(OutboxHeaders *out, OutboxEvent *event,
 		return "invalid content type";
 	added &= outbox_headers_add(out, "outbox-id", event->id_text, OUTBOX_ID_SIZE - 1);
 	added &= outbox_headers_add(out, "outbox-topic", event->topic, strlen(event->topic));
-	if (!add_text(out, "outbox-type", type, strlen(type), &added))
+	if (!add_text(out, "outbox-type", type, strlen(type), NULL, &added))
 		return "invalid type";
 	if (event->tenant &&
-		!add_text(out, "outbox-tenant", event->tenant, strlen(event->tenant), &added))
+		!add_text(out, "outbox-tenant", event->tenant, strlen(event->tenant), NULL,
+				  &added))
 		return "invalid tenant";
 	add_attempt(out, event, OUTBOX_SENDS_ALL, attempt, redelivery, &added);
 	if (!add_endpoint_headers(out, settings, &added))

@@ -336,7 +336,7 @@ is( $node->safe_psql('postgres',
 		  . " AND relkind IN ('r', 'p') AND relname NOT IN ('emitted', 'deferred') AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND indisprimary)"),
 	'', 'every table has a primary key');
 
-# Views: each column has a COMMENT, from which test/bin/documents has made the lists of the reference
+# Views that are an interface: each column has a COMMENT, from which test/bin/documents has made the lists of the reference
 my %columns;
 foreach my $row (
 	column("SELECT c.relname || '|' || a.attname || '|' || coalesce(col_description(c.oid, a.attnum), '')"
@@ -346,7 +346,7 @@ foreach my $row (
 {
 	my ($view, $name, $comment) = split /\|/, $row, 3;
 
-	isnt($comment, '', "$view.$name has a comment");
+	isnt($comment, '', "$view.$name has a comment") unless $view =~ /^(?:$not_promised)$/;
 	push @{ $columns{$view} }, $name;
 }
 while ($reference =~ /^<!-- from the COMMENTs of (\w+): .*?$(.*?)^<!-- end -->$/gms)
