@@ -196,9 +196,7 @@ correct_times(Datum begin, Datum end, TimestampTz now)
 						   "UPDATE outbox.dedup SET created_at = $3"
 						   " WHERE ctid = ANY (ARRAY("
 						   "SELECT d.ctid FROM outbox.dedup d"
-						   " WHERE d.ctid >= $1"
-						   " AND d.ctid < $2"
-						   " AND d.created_at > $4"
+						   " WHERE d.ctid >= $1 AND d.ctid < $2 AND d.created_at > $4"
 						   " FOR UPDATE SKIP LOCKED))",
 						   arg_datum(TIDOID, begin), arg_datum(TIDOID, end),
 						   arg_time(now), arg_time(now + USECS_PER_SEC));
@@ -217,9 +215,7 @@ sweep_blocks(BlockNumber first, TimestampTz now)
 	(void) outbox_plan_run(&plan,
 						   "DELETE FROM outbox.dedup WHERE ctid = ANY (ARRAY("
 						   "SELECT d.ctid FROM outbox.dedup d"
-						   " WHERE d.ctid >= $1"
-						   " AND d.ctid < $2"
-						   " AND d.created_at <= $3"
+						   " WHERE d.ctid >= $1 AND d.ctid < $2 AND d.created_at <= $3"
 						   " FOR UPDATE SKIP LOCKED))",
 						   arg_datum(TIDOID, PointerGetDatum(&begin)),
 						   arg_datum(TIDOID, PointerGetDatum(&end)),

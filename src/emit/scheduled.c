@@ -68,8 +68,7 @@ static Datum locked; /* int4[]: locks that were not free when this transaction b
 
 #define FROM_FIRST \
 	" FROM outbox.scheduled s" \
-	" WHERE ROW(s.deliver_at, s.id) >= ROW($1, $2)" \
-	" AND s.epoch = ANY ($3)" \
+	" WHERE ROW(s.deliver_at, s.id) >= ROW($1, $2) AND s.epoch = ANY ($3)" \
 	" AND (s.tenant IS NULL OR NOT pg_catalog.hashtext(s.tenant) & 63 = ANY ($4))" \
 	" AND (s.retry_at IS NULL OR s.retry_at <= pg_catalog.now())" \
 	" AND NOT EXISTS (SELECT FROM outbox.forgotten f" \

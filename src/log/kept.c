@@ -95,8 +95,7 @@ copy_events(int piece, const int64 *seqs, int n)
 			 "INSERT INTO outbox.kept_events SELECT e.seq, e.xid, e.epoch, e.id,"
 			 " e.created_at, e.expires_at, e.topic, e.type, e.key, e.tenant, e.headers,"
 			 " e.payload, e.body, e.content_type FROM outbox.events_%d e"
-			 " WHERE e.seq = ANY ($1)"
-			 " AND outbox.log_xid(e.epoch, e.xid) IS NOT NULL"
+			 " WHERE e.seq = ANY ($1) AND outbox.log_xid(e.epoch, e.xid) IS NOT NULL"
 			 " ON CONFLICT (seq, epoch) DO NOTHING",
 			 piece);
 	outbox_plan_run(&plans[piece], sql, arg_int8s(seqs, n));
@@ -156,8 +155,7 @@ copy_slice(int piece, int64 from)
 		int64		end = from + Min(span, upto - from);
 		int			n = (int) outbox_plan_run(&plan,
 											  "SELECT p.seq FROM outbox.parked p"
-													  " WHERE p.seq > $1"
-													  " AND p.seq <= $2"
+													  " WHERE p.seq > $1 AND p.seq <= $2"
 													  " ORDER BY p.seq LIMIT $3",
 											  arg_int8(from), arg_int8(end),
 											  arg_int8(SLICE_ROWS));
@@ -341,27 +339,20 @@ outbox_kept_tidy(void *unused)
 	outbox_query("WITH slice AS MATERIALIZED (SELECT seq FROM outbox.kept_events"
 				 " WHERE seq > $1 ORDER BY seq LIMIT $2),"
 				 " gone AS (DELETE FROM outbox.kept_events k"
-				 " WHERE k.seq > $1"
-				 " AND k.seq <="
+				 " WHERE k.seq > $1 AND k.seq <="
 				 " (SELECT pg_catalog.max(s.seq) FROM slice s)"
 				 " AND CASE WHEN (SELECT p.seq FROM outbox.parked p"
-				 " WHERE p.seq = k.seq"
-				 " AND p.status <> 'cancelled' LIMIT 1) IS NULL"
+				 " WHERE p.seq = k.seq AND p.status <> 'cancelled' LIMIT 1) IS NULL"
 				 " THEN (SELECT e.seq FROM outbox.events e"
-				 " WHERE e.seq = k.seq"
-				 " AND e.epoch = k.epoch LIMIT 1) IS NULL"
+				 " WHERE e.seq = k.seq AND e.epoch = k.epoch LIMIT 1) IS NULL"
 				 " ELSE false END AND (k.tenant IS NULL OR"
 				 " (SELECT a.seq FROM outbox.attempt_log a"
-				 " WHERE a.seq = k.seq"
-				 " AND (a.response_body IS NOT NULL"
+				 " WHERE a.seq = k.seq AND (a.response_body IS NOT NULL"
 				 " OR a.error <> 'forgotten') LIMIT 1) IS NULL)"
-				 " RETURNING k.seq),"
-				 " cancelled AS (DELETE FROM outbox.parked p"
-				 " WHERE p.seq = ANY"
-				 " (ARRAY(SELECT g.seq FROM gone g))"
+				 " RETURNING k.seq), cancelled AS (DELETE FROM outbox.parked p"
+				 " WHERE p.seq = ANY (ARRAY(SELECT g.seq FROM gone g))"
 				 " AND p.status = 'cancelled')"
-				 " SELECT CASE WHEN pg_catalog.count(*)"
-				 " = $2 THEN pg_catalog.max(seq) END"
+				 " SELECT CASE WHEN pg_catalog.count(*) = $2 THEN pg_catalog.max(seq) END"
 				 " FROM slice",
 				 arg_int8(tidied), arg_int8(SLICE_ROWS));
 	last = row_int8(fetch_row(0), 0);

@@ -57,10 +57,8 @@ void
 outbox_log_check_sequence(void)
 {
 	if (SPI_execute("SELECT 1 FROM pg_catalog.pg_sequence WHERE seqrelid"
-					" = 'outbox.events_seq'::pg_catalog.regclass"
-					" AND seqcache = 1"
-					" AND seqincrement = 1"
-					" AND NOT seqcycle",
+					" = 'outbox.events_seq'::pg_catalog.regclass AND seqcache = 1"
+					" AND seqincrement = 1 AND NOT seqcycle",
 					false, 1) != SPI_OK_SELECT ||
 		SPI_processed != 1)
 		ereport(

@@ -138,8 +138,7 @@ outbox_positions_compact(void)
 		OUTBOX_NEWEST_POSITIONS(
 			"true") " INSERT INTO outbox.positions SELECT $1, " POSITION_NAMES
 					" FROM newest p WHERE EXISTS (SELECT 1 FROM outbox.endpoint_settings s"
-					" WHERE s.endpoint_id = p.endpoint_id)"
-					" OR p.endpoint_id = 0"
+					" WHERE s.endpoint_id = p.endpoint_id) OR p.endpoint_id = 0"
 					" OR p.endpoint_id = ANY"
 					" (ARRAY(SELECT DISTINCT f.shared FROM newest f))"
 					" ON CONFLICT DO NOTHING",

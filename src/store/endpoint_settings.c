@@ -266,8 +266,7 @@ read_settings(ArrayType *ids, OutboxApplyEndpointRow apply, void *arg)
 			OUTBOX_SELECT(
 				COLUMNS) ", p.*"
 						 " FROM outbox.endpoint_settings s LEFT JOIN outbox.endpoint_secrets k"
-						 " ON k.endpoint_id = s.endpoint_id"
-						 " AND k.part = 0"
+						 " ON k.endpoint_id = s.endpoint_id AND k.part = 0"
 						 " LEFT JOIN outbox.tenant_limits_here l ON l.tenant = s.tenant"
 						 " LEFT JOIN outbox.tenant_limits_here a ON a.tenant = ''"
 						 " LEFT JOIN LATERAL " OUTBOX_POSITION_OF(

@@ -105,8 +105,7 @@ outbox_parked_empty(int32 endpoint_id, int64 seq)
 {
 	outbox_query("UPDATE outbox.parked SET status = 'cancelled', reason = 'forgotten',"
 				 " key = NULL, last_error = NULL, next_attempt_at = NULL"
-				 " WHERE endpoint_id = $1"
-				 " AND seq = $2",
+				 " WHERE endpoint_id = $1 AND seq = $2",
 				 arg_int4(endpoint_id), arg_int8(seq));
 }
 
@@ -121,8 +120,7 @@ outbox_parked_write_gone(void)
 		{
 			outbox_query(
 				"UPDATE outbox.parked SET status = 'dead', reason = 'event is gone'"
-				" WHERE endpoint_id = $1"
-				" AND seq = $2",
+				" WHERE endpoint_id = $1 AND seq = $2",
 				arg_int4(gone[i].endpoint_id), arg_int8(gone[i].seq));
 		}
 	}
@@ -227,8 +225,7 @@ outbox_parked_load_retries(OutboxEndpoint *ep, const int64 *seqs, int n)
 	outbox_plan_run(&plan,
 					"SELECT p.* FROM pg_catalog.unnest($2) w(seq) CROSS JOIN LATERAL"
 					" (SELECT " LOADED ", status FROM outbox.parked"
-					" WHERE endpoint_id = $1"
-					" AND seq = w.seq LIMIT 1) p"
+					" WHERE endpoint_id = $1 AND seq = w.seq LIMIT 1) p"
 					" WHERE p.status = 'retrying' ORDER BY w.seq",
 					arg_int4(ep->id), arg_int8s(seqs, n));
 	fetch_events(ep, true, &l);
@@ -253,15 +250,13 @@ fetch_followers(OutboxEndpoint *ep, const OutboxLane *lane, int limit, Loading *
 	if (ep->config.ordering == OUTBOX_ORDER_STRICT)
 		outbox_plan_run(&of_all,
 						"SELECT " LOADED " FROM outbox.parked"
-						" WHERE endpoint_id = $1"
-						" AND seq >= $3"
+						" WHERE endpoint_id = $1 AND seq >= $3"
 						" AND status = 'blocked' ORDER BY seq LIMIT $2",
 						arg_int4(ep->id), arg_int8(limit), arg_int8(lane->first_parked));
 	else
 		outbox_plan_run(&of_key,
 						"SELECT " LOADED " FROM outbox.parked"
-						" WHERE endpoint_id = $1"
-						" AND key = $4 AND seq >= $3"
+						" WHERE endpoint_id = $1 AND key = $4 AND seq >= $3"
 						" AND status = 'blocked' ORDER BY seq LIMIT $2",
 						arg_int4(ep->id), arg_int8(limit), arg_int8(lane->first_parked),
 						arg_text(lane->key));
@@ -345,8 +340,7 @@ unpark(OutboxEndpoint *ep, OutboxDelivery *d)
 	static SPIPlanPtr plan;
 
 	outbox_plan_run(&plan,
-					"DELETE FROM outbox.parked WHERE endpoint_id = $1"
-					" AND seq = $2",
+					"DELETE FROM outbox.parked WHERE endpoint_id = $1 AND seq = $2",
 					arg_int4(ep->id), arg_int8(d->seq));
 }
 

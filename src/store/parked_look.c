@@ -50,8 +50,7 @@
 
 /* Written as in the index, so that it is used. */
 #define BLOCKING_REASON \
-	" AND p.reason = ANY" \
-	" (ARRAY['max_attempts', 'max_age', 'aborted by receiver'])"
+	" AND p.reason = ANY (ARRAY['max_attempts', 'max_age', 'aborted by receiver'])"
 
 static int room = OUTBOX_PARKED_ROOM_LEAST;
 
@@ -150,8 +149,7 @@ ask_table(OutboxEndpoint *ep, Datum *keys, int nkeys)
 	outbox_plan_run(strict ? &of_all : &of_keys,
 					psprintf("SELECT k.key,"
 							 " (SELECT p.seq FROM outbox.parked p" OF_ENDPOINT "%s" STATUS
-							 "'retrying'"
-							 " AND NOT p.seq = ANY ($3)"
+							 "'retrying' AND NOT p.seq = ANY ($3)"
 							 " ORDER BY %s, p.seq LIMIT 1) IS NOT NULL,"
 							 " $4 AND (SELECT p.seq FROM outbox.parked p" OF_ENDPOINT
 							 "%s" STATUS "'dead'" BLOCKING_REASON
@@ -297,8 +295,7 @@ outbox_parked_unblock(OutboxEndpoint *ep)
 	static SPIPlanPtr without_key;
 
 #define UNBLOCK(which) \
-	"UPDATE outbox.parked u SET status = 'retrying'," \
-	" next_attempt_at = pg_catalog.now()" \
+	"UPDATE outbox.parked u SET status = 'retrying', next_attempt_at = pg_catalog.now()" \
 	" WHERE u.endpoint_id = $1 AND u.seq = ANY" \
 	" (ARRAY(SELECT p.seq FROM outbox.parked p" OF_ENDPOINT STATUS "'blocked'" which \
 	" LIMIT $2))" \

@@ -73,8 +73,7 @@ outbox_changes_find(const char *seen, bool (*known)(int32 id), List **ids)
 	*ids = list_copy(outbox_roster_to_load());
 	n = outbox_query(
 		"SELECT DISTINCT c.endpoint_id FROM outbox.endpoint_changes c"
-		" WHERE c.xid >="
-		" pg_catalog.pg_snapshot_xmin($1::pg_catalog.pg_snapshot)"
+		" WHERE c.xid >= pg_catalog.pg_snapshot_xmin($1::pg_catalog.pg_snapshot)"
 		" AND NOT pg_catalog.pg_visible_in_snapshot(c.xid, $1::pg_catalog.pg_snapshot)",
 		arg_text(seen));
 	new = palloc(sizeof(int32) * (n + outbox_loop.roster.to_come + 1));

@@ -61,8 +61,7 @@ outbox_clock_follow(TimestampTz now)
 		return;
 	outbox_query("UPDATE outbox.parked"
 				 " SET next_attempt_at = next_attempt_at - $2"
-				 " WHERE status = 'retrying'"
-				 " AND next_attempt_at > $1",
+				 " WHERE status = 'retrying' AND next_attempt_at > $1",
 				 arg_time(last), arg_datum(INTERVALOID, IntervalPGetDatum(&back)));
 	outbox_txn_commit();
 }

@@ -199,8 +199,7 @@ count_of(SPIPlanPtr *plan, const char *sql, const OutboxForget *f, OutboxArg seq
 /* The events of $3 that are forgotten, by this call or another: the key is gone. */
 #define EMPTIED \
 	"(SELECT e.seq FROM outbox.all_events e" \
-	" WHERE e.seq = ANY ($3) AND e.payload IS NULL AND e.body IS NULL" \
-	" AND e.tenant = $1)"
+	" WHERE e.seq = ANY ($3) AND e.payload IS NULL AND e.body IS NULL AND e.tenant = $1)"
 
 /* Empties these events, in the log and beside it, and asks for their deliveries. */
 static void
@@ -221,8 +220,7 @@ empty_events(const OutboxForget *f, const int64 *seqs, int n, Removed *r)
 						  "WITH u AS (UPDATE outbox.kept_events e" EMPTY
 						  " RETURNING e.seq, e.epoch)"
 						  " SELECT pg_catalog.count(*) FROM u WHERE NOT EXISTS"
-						  " (SELECT 1 FROM outbox.events l WHERE"
-						  " l.seq = u.seq"
+						  " (SELECT 1 FROM outbox.events l WHERE l.seq = u.seq"
 						  " AND l.epoch = u.epoch)",
 						  f, array);
 	r->attempts +=
@@ -357,8 +355,7 @@ slice_of_dedup(const OutboxForget *f, Removed *r)
 		" ORDER BY d.topic, d.dedup_key, d.tenant LIMIT " CppAsString2(
 			SLICE_ROWS) "),"
 						" due AS MATERIALIZED (SELECT d.* FROM slice d"
-						" WHERE d.tenant = $1"
-						" AND d.created_at <= (SELECT f.requested_at"
+						" WHERE d.tenant = $1 AND d.created_at <= (SELECT f.requested_at"
 						" FROM outbox.forgotten f WHERE f.forget_id = $5)"
 						" AND CASE WHEN $6 THEN EXISTS (SELECT 1 FROM outbox.all_events e"
 						" WHERE e.id = d.event_id AND e.forgotten)"
@@ -368,13 +365,11 @@ slice_of_dedup(const OutboxForget *f, Removed *r)
 						" WHERE s.id = d.event_id) END),"
 						" free AS MATERIALIZED (SELECT k.topic, k.dedup_key, k.tenant"
 						" FROM outbox.dedup k JOIN due d ON k.topic = d.topic"
-						" AND k.dedup_key = d.dedup_key"
-						" AND k.tenant = d.tenant"
+						" AND k.dedup_key = d.dedup_key AND k.tenant = d.tenant"
 						" AND k.event_id = d.event_id"
 						" FOR UPDATE OF k SKIP LOCKED),"
 						" gone AS (DELETE FROM outbox.dedup k USING free d"
-						" WHERE k.topic = d.topic"
-						" AND k.dedup_key = d.dedup_key"
+						" WHERE k.topic = d.topic AND k.dedup_key = d.dedup_key"
 						" AND k.tenant = d.tenant RETURNING 1)"
 						" SELECT (SELECT pg_catalog.count(*) FROM gone),"
 						" (SELECT pg_catalog.count(*) FROM due), (SELECT pg_catalog.count(*) FROM slice),"
@@ -408,8 +403,7 @@ count(const OutboxForget *f, const Removed *r)
 	if (r->events + r->attempts + r->deliveries + r->scheduled + r->dedup_keys == 0)
 		return;
 	pass.changed = true;
-	outbox_query("UPDATE outbox.forgotten SET"
-				 " events = events + $2,"
+	outbox_query("UPDATE outbox.forgotten SET events = events + $2,"
 				 " attempts = attempts + $3,"
 				 " deliveries = deliveries + $4,"
 				 " scheduled = scheduled + $5,"

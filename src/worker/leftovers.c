@@ -184,8 +184,7 @@ outbox_leftovers_may_load(int32 id, int64 generation, const OutboxTick *start)
 
 #define SLICE \
 	"WITH slice AS MATERIALIZED (SELECT p.seq, p.status FROM outbox.parked p" \
-	" WHERE p.endpoint_id = $1" \
-	" AND p.seq > $2 ORDER BY p.seq LIMIT $3)"
+	" WHERE p.endpoint_id = $1 AND p.seq > $2 ORDER BY p.seq LIMIT $3)"
 
 /*
  * Deletes a slice of a dropped endpoint's rows.  Returns their number, and sets 'from'.
@@ -236,8 +235,7 @@ search(List **found)
 	n = outbox_query(
 		"WITH RECURSIVE e(id, n) AS (SELECT " NEXT("$1") ", 1 UNION ALL SELECT " NEXT(
 			"e.id") ", e.n + 1 FROM e"
-					" WHERE e.id IS NOT NULL"
-					" AND e.n < $2)"
+					" WHERE e.id IS NOT NULL AND e.n < $2)"
 					" SELECT p.endpoint_id, " ORPHAN
 					" FROM (SELECT id, n FROM e WHERE id IS NOT NULL)"
 					" p(endpoint_id, n) ORDER BY p.n",
@@ -259,8 +257,7 @@ forget_previous_secrets(void)
 {
 	outbox_query(
 		"UPDATE outbox.endpoint_secrets SET previous = NULL, previous_until = NULL"
-		" WHERE part = 0"
-		" AND endpoint_id = ANY (ARRAY("
+		" WHERE part = 0 AND endpoint_id = ANY (ARRAY("
 		"SELECT k.endpoint_id FROM outbox.endpoint_secrets k"
 		" WHERE k.previous_until <= pg_catalog.clock_timestamp()"
 		" FOR UPDATE SKIP LOCKED))");
@@ -404,8 +401,7 @@ slice_of_moved(const Leftover *l, int64 *from, bool *valid)
 
 #define VALID \
 	" EXISTS (SELECT 1 FROM outbox.endpoint_settings s" \
-	" WHERE s.endpoint_id = $1" \
-	" AND s.generation = $5)"
+	" WHERE s.endpoint_id = $1 AND s.generation = $5)"
 	outbox_query(SLICE
 				 ", again AS MATERIALIZED (SELECT c.seq FROM slice c"
 				 " WHERE c.status <> 'cancelled'"

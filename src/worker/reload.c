@@ -574,8 +574,7 @@ outbox_reload_put_off(void)
 	all = !outbox_changes_find(changes_seen, is_weighed, &ids);
 	n = outbox_query(
 		"SELECT s.endpoint_id, s.xmin, k.xmin FROM outbox.endpoint_settings s"
-		" LEFT JOIN outbox.endpoint_secrets k"
-		" ON k.endpoint_id = s.endpoint_id"
+		" LEFT JOIN outbox.endpoint_secrets k ON k.endpoint_id = s.endpoint_id"
 		" AND k.part = 0"
 		" WHERE $1 IS NULL OR s.endpoint_id = ANY ($1)",
 		arg_or_null(INT4ARRAYOID, PointerGetDatum(id_array(ids)), all));
