@@ -37,21 +37,21 @@ typedef enum OutboxDeliveryState
 } OutboxDeliveryState;
 
 /* The change that the next settle makes to the delivery's row in outbox.parked. */
-typedef enum OutboxRowChange
+typedef enum OutboxVerdict
 {
 	OUTBOX_VERDICT_NONE,
 	OUTBOX_VERDICT_DELIVERED, /* the row, if there is one, is deleted */
 	OUTBOX_VERDICT_RETRY,	  /* 'retrying', due at next_attempt_at */
 	OUTBOX_VERDICT_BLOCKED,	  /* 'blocked' behind its key's head */
 	OUTBOX_VERDICT_DEAD		  /* 'dead', for 'reason' */
-} OutboxRowChange;
+} OutboxVerdict;
 
 typedef struct OutboxDelivery
 {
 	dlist_node			   node;
 	dlist_node			   held_node; /* of queue.held */
 	OutboxDeliveryState	   state;
-	OutboxRowChange		   verdict;
+	OutboxVerdict		   verdict;
 	struct OutboxEndpoint *endpoint;
 	struct OutboxLane	  *lane;  /* NULL: unordered */
 	struct OutboxBatch	  *batch; /* that it is in flight with (NULL: none) */

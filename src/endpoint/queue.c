@@ -114,7 +114,7 @@ outbox_delivery_leave_ready(OutboxEndpoint *ep, OutboxDelivery *d)
 }
 
 void
-outbox_delivery_settle(OutboxEndpoint *ep, OutboxDelivery *d, OutboxRowChange verdict)
+outbox_delivery_settle(OutboxEndpoint *ep, OutboxDelivery *d, OutboxVerdict verdict)
 {
 	release(d);
 	d->verdict = verdict;

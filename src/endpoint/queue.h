@@ -39,6 +39,6 @@ extern void outbox_delivery_hold(OutboxDelivery *d);
 
 /* Adds the delivery to 'settling': the next settle changes its row. */
 extern void outbox_delivery_settle(OutboxEndpoint *ep, OutboxDelivery *d,
-								   OutboxRowChange verdict);
+								   OutboxVerdict verdict);
 
 #endif /* OUTBOX_QUEUE_H */

@@ -315,7 +315,7 @@ set_text(const char **to, const char *value, const char *const *places, const ch
 	return NULL;
 }
 
-/* What is signed ends with the body, which is not copied. */
+/* The signed text ends with the body, which is not copied. */
 static const char *
 set_signed(OutboxProfile *p, const char *value, const char **hint)
 {

@@ -294,7 +294,7 @@ typedef enum OutboxStep
 	OUTBOX_STEP_FORGET,	   /* the content of a tenant's events is removed */
 	OUTBOX_STEP_SEEK, /* rows that an endpoint's new place makes needless are removed */
 	OUTBOX_STEP_LEFTOVERS, /* rows that dropped endpoints have left are removed */
-	OUTBOX_STEP_FIGURES,   /* what endpoints did is written to outbox.figures */
+	OUTBOX_STEP_FIGURES,   /* figures of endpoints are written to outbox.figures */
 	OUTBOX_STEP_SEND,	   /* requests of an endpoint, by a library */
 	OUTBOX_STEPS
 } OutboxStep;

@@ -406,7 +406,7 @@ read_shape(OutboxEndpoint *ep)
 		ep->status.held_for = problem;
 }
 
-/* What the config of a webhook says about its requests. */
+/* Reads from the config of a webhook how its requests are made. */
 static void
 read_profile(OutboxEndpoint *ep)
 {

@@ -1,6 +1,6 @@
 /*
  * figures.c
- *	  Owns outbox.figures: what endpoints did, in buckets of five minutes and of an hour.
+ *	  Owns outbox.figures: figures of endpoints, in buckets of five minutes and of an hour.
  *
  * A bucket is counted in memory (tally.c), and written once it has ended.  A second one of the
  * same endpoint and time is added to the row, as where another worker has taken the endpoint.

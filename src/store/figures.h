@@ -1,6 +1,6 @@
 /*
  * figures.h
- *	  What endpoints did, in buckets of five minutes and of an hour.
+ *	  The figures of endpoints, in buckets of five minutes and of an hour.
  */
 #ifndef OUTBOX_FIGURES_H
 #define OUTBOX_FIGURES_H

@@ -236,9 +236,9 @@ bool
 outbox_position_newest_shared(OutboxCursor *cursor)
 {
 	if (outbox_query(OUTBOX_NEWEST_POSITIONS(
-			"endpoint_id OPERATOR(pg_catalog.<) 0") " SELECT " OUTBOX_CURSOR_COLUMNS
-													", endpoint_id FROM newest"
-													" ORDER BY number DESC LIMIT 1") == 0)
+			"endpoint_id < 0") " SELECT " OUTBOX_CURSOR_COLUMNS
+							   ", endpoint_id FROM newest"
+							   " ORDER BY number DESC LIMIT 1") == 0)
 		return false;
 	read_cursor(fetch_row(0), cursor);
 	newest_shared = row_int4(fetch_row(0), CURSOR_COLUMNS);

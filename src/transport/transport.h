@@ -59,7 +59,7 @@ typedef struct OutboxTarget
 	int32_t						  endpoint;		/* its number, for 'serves' */
 } OutboxTarget;
 
-/* What a transport says of a target besides the problem.  At first all are NULL. */
+/* Words of a transport about a target, besides the problem.  At first all are NULL. */
 typedef struct OutboxAdvice
 {
 	const char *hint;

@@ -10,7 +10,7 @@
 /* Must be called when the settings of an endpoint were assigned. */
 extern void outbox_challenges_note(const OutboxEndpoint *ep);
 
-/* Asks the ones whose time has come. */
+/* Asks the receivers whose time has come. */
 extern void outbox_challenges_step(TimestampTz now);
 
 /* When the endpoint's receiver is to be asked (DT_NOEND: it is not). */

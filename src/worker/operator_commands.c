@@ -323,7 +323,7 @@ outbox_operator_commands_due(void)
 }
 
 /*
- * Counts again what is pending, if the command may have made the count wrong.  An event that
+ * Counts pending deliveries again, if the command may have made the count wrong.  An event that
  * was taken from the window before it was counted is now left out of the count.  And since the
  * command was given, the endpoint may have got settings with which it does not want the event.
  */
@@ -416,7 +416,7 @@ enum
 	OUTBOX_COLUMN_NUMBERS(COLUMNS)
 };
 
-/* What operators ask for a delivery that waits or is dead. */
+/* The actions that operators ask for a delivery that waits or is dead. */
 #define ASKED "IN ('retry', 'discard', 'cancel')"
 
 /*

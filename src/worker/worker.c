@@ -381,7 +381,7 @@ reload_step(TimestampTz now)
 		return;
 	}
 	/*
-	 * A worker that takes a share reads its endpoints from tables.  Those rows may
+	 * A worker that takes a share reads its endpoints from tables.  The rows may
 	 * come from commits that are not flushed yet, so nothing is sent, not even a
 	 * retry, until the WAL is.
 	 */
