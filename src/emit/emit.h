@@ -59,6 +59,9 @@ extern void outbox_append(const OutboxNewEvent *e, const pg_uuid_t *id);
  */
 extern void outbox_check(const OutboxNewEvent *e, bool restoring, bool fresh);
 
+/* Throws (22023) if these are no headers of an event, or else of an endpoint. */
+extern void outbox_check_headers(Jsonb *headers, bool of_event);
+
 /* Throws (54000) if no event can have this payload.  'sized': its size counts, too. */
 extern void outbox_check_payload(Jsonb *payload, bool sized);
 

@@ -170,30 +170,34 @@ check_listed(const text *topic)
 				 "outbox.require_event_types demands it. Correct the topic, or list it with outbox.set_event_type().")));
 }
 
-static void
-check_headers(Jsonb *headers)
+void
+outbox_check_headers(Jsonb *headers, bool of_event)
 {
+	const char *owner = of_event ? "an event" : "an endpoint";
+	int			most = of_event ? OUTBOX_MAX_EVENT_HEADERS : OUTBOX_MAX_ENDPOINT_HEADERS;
+	char	   *names[Max(OUTBOX_MAX_EVENT_HEADERS, OUTBOX_MAX_ENDPOINT_HEADERS)];
+	int			nnames = 0;
+	size_t		total = 0;
 	JsonbIterator	  *it;
 	JsonbIteratorToken token;
 	JsonbValue		   v;
-	char			  *names[OUTBOX_MAX_EVENT_HEADERS];
-	int				   nnames = 0;
-	size_t			   total = 0;
 
 	if (!JB_ROOT_IS_OBJECT(headers))
 		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("headers of an event must be a JSON object"),
+				(OUTBOX_INVALID("headers"),
+				 errmsg("headers of %s must be a JSON object", owner),
 				 errhint(
 					 "Pass a flat object of strings, like {\"X-Tenant\": \"acme\"}.")));
-
-	if (JB_ROOT_COUNT(headers) > OUTBOX_MAX_EVENT_HEADERS)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("an event has too many headers"),
-				 errdetail("It has %d; at most %d are allowed.",
-						   (int) JB_ROOT_COUNT(headers), OUTBOX_MAX_EVENT_HEADERS),
-				 errhint("Leave some out, or put them in the payload.")));
+	if ((int) JB_ROOT_COUNT(headers) > most)
+		ereport(
+			ERROR,
+			(OUTBOX_INVALID("headers"), errmsg("%s has too many headers", owner),
+			 errdetail("It has %d; at most %d are allowed.", (int) JB_ROOT_COUNT(headers),
+					   most),
+			 of_event ?
+				 errhint("Leave some out, or put them in the payload.") :
+				 errhint(
+					 "Leave some out. Some receivers read at most 100 header lines, and those of the event count, too.")));
 
 	it = JsonbIteratorInit(&headers->root);
 	(void) JsonbIteratorNext(&it, &v, true);
@@ -204,28 +208,29 @@ check_headers(Jsonb *headers)
 		const char *problem;
 
 		Assert(token == WJB_KEY);
-		problem = outbox_header_name_problem(name, name_len, true);
+		problem = outbox_header_name_problem(name, name_len, of_event);
 		if (problem)
 			ereport(
 				ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				(OUTBOX_INVALID("headers"),
 				 errmsg("invalid header \"%s\": %s", excerpt(name, name_len), problem),
 				 errhint(
 					 "Choose another name. \"X-\" and a name of your own is always free.")));
 		if (outbox_header_name_among(name, name_len, names, nnames))
 			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					(OUTBOX_INVALID("headers"),
 					 errmsg("invalid header \"%s\": another one has the same name",
 							excerpt(name, name_len)),
 					 errhint("%s", OUTBOX_HEADER_TWICE_HINT)));
 		names[nnames++] = pnstrdup(name, name_len);
 
+		/* No message repeats a value, because that may be a token. */
 		token = JsonbIteratorNext(&it, &v, true);
 		Assert(token == WJB_VALUE);
 		if (v.type != jbvString)
 			ereport(
 				ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				(OUTBOX_INVALID("headers"),
 				 errmsg("value of header \"%s\" must be a string",
 						excerpt(name, name_len)),
 				 errhint(
@@ -233,19 +238,22 @@ check_headers(Jsonb *headers)
 		problem = outbox_text_problem(v.val.string.val, v.val.string.len);
 		if (problem)
 			ereport(ERROR,
-					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					(OUTBOX_INVALID("headers"),
 					 errmsg("invalid value of header \"%s\": %s", excerpt(name, name_len),
 							problem),
 					 errhint("Remove line breaks, tabs and other control characters.")));
 		total += name_len + v.val.string.len;
 	}
 	if (total > OUTBOX_MAX_HEADERS)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("headers of an event are too long"),
-				 errdetail("Names and values have %zu bytes; at most %d are allowed.",
-						   total, OUTBOX_MAX_HEADERS),
-				 errhint("Long values belong in the payload.")));
+		ereport(
+			ERROR,
+			(OUTBOX_INVALID("headers"), errmsg("headers of %s are too long", owner),
+			 errdetail("Names and values have %zu bytes; at most %d are allowed.", total,
+					   OUTBOX_MAX_HEADERS),
+			 of_event ?
+				 errhint("Long values belong in the payload.") :
+				 errhint(
+					 "Shorten them. Most receivers refuse a request with longer ones.")));
 }
 
 static void
@@ -395,7 +403,7 @@ outbox_check(const OutboxNewEvent *e, bool restoring, bool fresh)
 	if (e->tenant)
 		check_tenant(e->tenant);
 	if (outbox_headers_or_null(e->headers))
-		check_headers(e->headers);
+		outbox_check_headers(e->headers, true);
 	if (e->deferred)
 		check_times(e);
 	if (e->dedup_key)

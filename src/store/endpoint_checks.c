@@ -27,6 +27,7 @@
 #include "base/encoding.h"
 #include "base/names.h"
 #include "base/version.h"
+#include "emit/emit.h"
 #include "emit/emit_topics.h"
 #include "endpoint/endpoint_stats.h"
 #include "format/signature.h"
@@ -153,78 +154,7 @@ OUTBOX_FUNCTION(outbox_new_secret_1_0, 1)
 
 OUTBOX_FUNCTION(outbox_check_headers_1_0, 1)
 {
-	Jsonb			  *jb = PG_GETARG_JSONB_P(0);
-	JsonbIterator	  *it = JsonbIteratorInit(&jb->root);
-	JsonbIteratorToken token;
-	JsonbValue		   v;
-	char			  *names[OUTBOX_MAX_ENDPOINT_HEADERS];
-	int				   nnames = 0;
-	char			  *name = NULL;
-	size_t			   bytes = 0;
-
-	if (!JB_ROOT_IS_OBJECT(jb))
-		ereport(ERROR,
-				(OUTBOX_INVALID("headers"), errmsg("headers must be a JSON object"),
-				 errhint("Write them as '{\"name\": \"value\"}'.")));
-	if (JB_ROOT_COUNT(jb) > OUTBOX_MAX_ENDPOINT_HEADERS)
-		ereport(
-			ERROR,
-			(OUTBOX_INVALID("headers"), errmsg("an endpoint has too many headers"),
-			 errdetail("It has %d; at most %d are allowed.", (int) JB_ROOT_COUNT(jb),
-					   OUTBOX_MAX_ENDPOINT_HEADERS),
-			 errhint(
-				 "Leave some out. Some receivers read at most 100 header lines, and those of the event count, too.")));
-	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
-	{
-		const char *problem = NULL;
-		const char *hint = "Choose another name. This one cannot be set.";
-
-		if (token == WJB_KEY)
-		{
-			name = pnstrdup(v.val.string.val, v.val.string.len);
-			problem = outbox_header_name_problem(v.val.string.val, v.val.string.len,
-												 false);
-			if (problem == NULL &&
-				outbox_header_name_among(v.val.string.val, v.val.string.len, names,
-										 nnames))
-			{
-				problem = "another one has the same name";
-				hint = OUTBOX_HEADER_TWICE_HINT;
-			}
-			names[nnames++] = name;
-			bytes += v.val.string.len;
-		}
-		else if (token == WJB_VALUE)
-		{
-			bytes += v.type == jbvString ? v.val.string.len : 0;
-			if (v.type != jbvString)
-			{
-				problem = "its value is not a string";
-				hint =
-					"headers is a flat object of strings, like '{\"authorization\": \"Bearer ...\"}'.";
-			}
-			else if (outbox_text_problem(v.val.string.val, v.val.string.len))
-			{
-				problem = "its value has a control character";
-				hint = "Remove line breaks, tabs and other control characters.";
-			}
-		}
-
-		/* The message repeats the name only, because a value may be a token. */
-		if (problem)
-			ereport(ERROR,
-					(OUTBOX_INVALID("headers"),
-					 errmsg("invalid header \"%s\": %s", name, problem),
-					 errhint("%s", hint)));
-	}
-	if (bytes > OUTBOX_MAX_HEADERS)
-		ereport(ERROR,
-				(OUTBOX_INVALID("headers"),
-				 errmsg("the headers of an endpoint are too long"),
-				 errdetail("They have %zu bytes; at most %d are allowed.", bytes,
-						   OUTBOX_MAX_HEADERS),
-				 errhint(
-					 "Shorten them. Most receivers refuse a request with longer ones.")));
+	outbox_check_headers(PG_GETARG_JSONB_P(0), false);
 	PG_RETURN_VOID();
 }
 
