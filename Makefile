@@ -28,7 +28,7 @@ C_SOURCES = $(sort $(wildcard $(DIRS:%=%/*.c)))
 OBJS = $(C_SOURCES:.c=.o)
 
 # The install script is made of parts, in this order.
-SQL_PARTS = $(patsubst %,sql/parts/%.sql,guard log emit event_types workers endpoints secrets deliveries rollups forget follow \
+SQL_PARTS = $(patsubst %,sql/parts/%.sql,guard log emit event_types workers endpoints secrets deliveries rollups forget follow sources \
 	figures views pages operators portal tenant_limits copies grants privileges dump)
 
 REGRESS = $(patsubst test/regress/sql/%.sql,%,$(sort $(wildcard test/regress/sql/*.sql)))

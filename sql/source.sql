@@ -777,6 +777,53 @@ LANGUAGE sql IMMUTABLE
 SET search_path = pg_catalog, pg_temp
 AS $$ SELECT '1.0' $$;
 
+-- Where the WAL was at a time, and what was committed then. A follower that has taken the WAL up to
+-- such a place has all of it.
+CREATE TABLE IF NOT EXISTS outbox.marks (
+    mark         int8 GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at           timestamptz NOT NULL DEFAULT clock_timestamp(),
+    begins       pg_lsn NOT NULL,        -- transactions that 'seen' does not see commit behind this place
+    ends         pg_lsn NOT NULL,        -- those that it sees have committed before this one
+    seen         pg_snapshot NOT NULL
+);
+
+-- How many events between two marks were removed here, for 30 days. A follower that had not taken
+-- them says so (outbox.follow() there).
+CREATE TABLE IF NOT EXISTS outbox.removed (
+    removed_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
+    publication  text NOT NULL,          -- that has had them
+    begun_at     timestamptz,            -- they were committed after this time (NULL: not known)
+    ended_at     timestamptz,            -- and before this one
+    begins       pg_lsn,                 -- the same in the WAL
+    ends         pg_lsn,
+    events       int8 NOT NULL
+);
+
+-- Counts the rows of a landing table that a condition selects. An event belongs to the first mark
+-- that sees its transaction.
+CREATE OR REPLACE FUNCTION outbox.count_removed(landing text, which text) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    p record;
+BEGIN
+    FOR p IN SELECT t.pubname, COALESCE(t.rowfilter, 'true') AS share FROM pg_publication_tables t
+             WHERE t.schemaname = 'outbox' AND t.tablename = landing LOOP
+        EXECUTE format(
+            'INSERT INTO outbox.removed (publication, begun_at, ended_at, begins, ends, events)'
+            ' SELECT %L, b.at, m.at, b.begins, m.ends, sum(t.n)'
+            ' FROM (SELECT array_agg(pg_snapshot_xmax(k.seen) ORDER BY k.mark) AS bounds,'
+            '              array_agg(k.mark ORDER BY k.mark) AS marks FROM outbox.marks k) a,'
+            ' LATERAL (SELECT e.xid, count(*) AS n FROM outbox.%I e WHERE %s AND %s GROUP BY e.xid) t'
+            ' LEFT JOIN LATERAL (SELECT k.* FROM outbox.marks k'
+            '     WHERE k.mark >= a.marks[width_bucket(t.xid, a.bounds) + 1] AND pg_visible_in_snapshot(t.xid, k.seen)'
+            '     ORDER BY k.mark LIMIT 1) m ON true'
+            ' LEFT JOIN LATERAL (SELECT k.* FROM outbox.marks k WHERE k.mark < m.mark ORDER BY k.mark DESC LIMIT 1) b ON true'
+            ' GROUP BY b.mark, b.at, b.begins, m.mark, m.at, m.ends', p.pubname, landing, which, p.share);
+    END LOOP;
+END $$;
+
 -- Called by a follower from time to time: empties pieces whose events every follower has durably
 -- taken, and which were closed longer ago than 'keep', and opens another one.  A follower's slot
 -- that the server has given up holds nothing back.  Returns how many pieces were emptied.
@@ -789,7 +836,9 @@ AS $$
 DECLARE
     p outbox.pieces;
     taken pg_lsn;
+    late_query text;
     late bool;
+    deferred text;
     emptied int4 := 0;
     free int2;
 BEGIN
@@ -803,21 +852,30 @@ BEGIN
     WHERE closed_at IS NOT NULL AND done_lsn IS NULL AND pg_snapshot_xmin(pg_current_snapshot()) >= closed_xmax;
 
     FOR p IN SELECT * FROM outbox.pieces q WHERE q.done_lsn <= taken AND q.closed_at <= clock_timestamp() - keep LOOP
+        -- A transaction that had found the piece open may have written later.
+        late_query := format('SELECT EXISTS (SELECT FROM outbox.emitted_%1$s WHERE xid >= $1 UNION ALL'
+                             ' SELECT FROM outbox.inserted_%1$s WHERE xid >= $1)', p.piece);
+        EXECUTE late_query INTO late USING p.closed_xmax;
+        IF late THEN
+            UPDATE outbox.pieces SET closed_xmax = pg_snapshot_xmax(pg_current_snapshot()), done_lsn = NULL
+            WHERE piece = p.piece;
+            CONTINUE;
+        END IF;
+        deferred := format('e.xid < %L AND e.deliver_at <= %L', p.closed_xmax, p.closed_at);
         BEGIN
+            -- Before the lock: a piece may have many rows.
+            PERFORM outbox.count_removed('emitted', format('e.piece IN (%s, %s)', p.piece, p.piece + 10)),
+                    outbox.count_removed('deferred', deferred);
             EXECUTE format('LOCK TABLE outbox.emitted_%1$s, outbox.inserted_%1$s IN ACCESS EXCLUSIVE MODE', p.piece);
-            -- A transaction that had found the piece open may have written later.
-            EXECUTE format('SELECT EXISTS (SELECT FROM outbox.emitted_%1$s WHERE xid >= $1 UNION ALL'
-                           ' SELECT FROM outbox.inserted_%1$s WHERE xid >= $1)', p.piece) INTO late USING p.closed_xmax;
+            EXECUTE late_query INTO late USING p.closed_xmax;
             IF late THEN
-                UPDATE outbox.pieces SET closed_xmax = pg_snapshot_xmax(pg_current_snapshot()), done_lsn = NULL
-                WHERE piece = p.piece;
-            ELSE
-                EXECUTE format('TRUNCATE outbox.emitted_%1$s, outbox.inserted_%1$s', p.piece);
-                UPDATE outbox.pieces SET opened_at = NULL, closed_at = NULL, closed_xmax = NULL, done_lsn = NULL
-                WHERE piece = p.piece;
-                DELETE FROM outbox.deferred d WHERE d.xid < p.closed_xmax AND d.deliver_at <= p.closed_at;
-                emptied := emptied + 1;
+                RAISE lock_not_available;
             END IF;
+            EXECUTE format('TRUNCATE outbox.emitted_%1$s, outbox.inserted_%1$s', p.piece);
+            UPDATE outbox.pieces SET opened_at = NULL, closed_at = NULL, closed_xmax = NULL, done_lsn = NULL
+            WHERE piece = p.piece;
+            EXECUTE 'DELETE FROM outbox.deferred e WHERE ' || deferred;
+            emptied := emptied + 1;
         EXCEPTION WHEN lock_not_available THEN
             NULL;   -- a transaction writes or reads there: the next call tries again
         END;
@@ -831,7 +889,12 @@ BEGIN
             UPDATE outbox.pieces SET opened_at = clock_timestamp() WHERE piece = free;
         END IF;
     END IF;
-    DELETE FROM outbox.followers f WHERE NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.slot_name = f.slot);
+    -- The last mark before the oldest event is one that is needed.
+    DELETE FROM outbox.marks m WHERE m.mark < (
+        SELECT max(o.mark) FROM outbox.marks o WHERE o.at <= (SELECT min(q.opened_at) FROM outbox.pieces q));
+    DELETE FROM outbox.removed r WHERE r.removed_at <= clock_timestamp() - interval '30 days';
+    DELETE FROM outbox.followers f
+    WHERE f.said_at <= clock_timestamp() - interval '30 days' AND NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.slot_name = f.slot);
     DELETE FROM outbox.dedup d WHERE d.ctid = ANY (ARRAY(
         SELECT o.ctid FROM outbox.dedup o WHERE o.created_at <= clock_timestamp() - interval '1 day' LIMIT 10000));
     RETURN emptied;
@@ -842,25 +905,56 @@ END $$;
 CREATE TABLE IF NOT EXISTS outbox.followers (
     slot         text PRIMARY KEY,
     round        int8 NOT NULL,
-    said_at      timestamptz NOT NULL DEFAULT clock_timestamp()
+    said_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
+    taken        pg_lsn,                 -- it has taken what was committed before this place
+    ended        pg_lsn                  -- and nothing behind this one (NULL: it goes on)
 );
 
--- Stores the count of a follower (NULL: stores nothing), and returns the one before, the timeline
--- of this server, a snapshot, and a place in the WAL behind the commits that the snapshot sees.
-CREATE OR REPLACE FUNCTION outbox.check_in(slot text, round int8, OUT before int8, OUT timeline text, OUT seen pg_snapshot, OUT lsn pg_lsn)
+-- Stores the count of a follower, and how far it has taken the WAL (NULL: stores nothing.  Without a
+-- count it has ended).  Returns what it stored before, this server and its timeline, a snapshot,
+-- and a place in the WAL before and one behind the commits that the snapshot sees.
+CREATE OR REPLACE FUNCTION outbox.check_in(slot text, round int8, taken pg_lsn DEFAULT NULL, OUT before int8, OUT had pg_lsn, OUT had_ended pg_lsn,
+    OUT timeline text, OUT seen pg_snapshot, OUT begins pg_lsn, OUT lsn pg_lsn)
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
+DECLARE
+    -- One after the other: marks have the order of their snapshots.
+    marks constant bool := pg_try_advisory_xact_lock(hashtext('outbox.marks'));
 BEGIN
+    begins := pg_current_wal_insert_lsn();
     seen := pg_current_snapshot();
     lsn := pg_current_wal_insert_lsn();
-    timeline := left(pg_walfile_name(lsn), 8);
-    before := COALESCE((SELECT f.round FROM outbox.followers f WHERE f.slot = slot), 0);
-    IF round IS NOT NULL THEN
-        INSERT INTO outbox.followers AS f (slot, round) VALUES (slot, round)
-        ON CONFLICT ON CONSTRAINT followers_pkey DO UPDATE SET round = EXCLUDED.round, said_at = EXCLUDED.said_at;
+    timeline := concat_ws(' ', CASE WHEN has_function_privilege('pg_control_system()', 'EXECUTE')
+                                    THEN (SELECT c.system_identifier FROM pg_control_system() c) END, left(pg_walfile_name(lsn), 8));
+    SELECT f.round, f.taken, f.ended INTO before, had, had_ended FROM outbox.followers f WHERE f.slot = slot;
+    before := COALESCE(before, 0);
+    IF marks THEN
+        INSERT INTO outbox.marks (begins, ends, seen) VALUES (begins, lsn, seen);
     END IF;
+    IF round IS NOT NULL OR taken IS NOT NULL THEN
+        INSERT INTO outbox.followers AS f (slot, round, taken, ended)
+        VALUES (slot, COALESCE(round, before), taken, CASE WHEN round IS NULL THEN lsn END)
+        ON CONFLICT ON CONSTRAINT followers_pkey DO UPDATE
+            SET round = EXCLUDED.round, said_at = EXCLUDED.said_at, taken = EXCLUDED.taken, ended = EXCLUDED.ended;
+    END IF;
+END $$;
+
+-- Called by a follower that begins.  After pg_dump and pg_restore rows have numbers of transactions,
+-- and places in the WAL, of another server.  This one reaches them much later.
+CREATE OR REPLACE FUNCTION outbox.renew() RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    next constant xid8 := pg_snapshot_xmax(pg_current_snapshot());
+BEGIN
+    DELETE FROM outbox.marks m WHERE pg_snapshot_xmax(m.seen) > next;
+    UPDATE outbox.emitted e SET xid = pg_current_xact_id() WHERE e.xid >= next;
+    UPDATE outbox.deferred e SET xid = pg_current_xact_id() WHERE e.xid >= next;
+    UPDATE outbox.pieces p SET closed_xmax = pg_current_xact_id(), done_lsn = NULL
+    WHERE p.closed_xmax > next OR p.done_lsn > pg_current_wal_insert_lsn();
 END $$;
 
 -- Called by a follower: it has taken these events, and forgets them (outbox.forget() there).
@@ -903,8 +997,8 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     EXECUTE format('GRANT USAGE ON SCHEMA outbox TO %I', role);
-    EXECUTE format('GRANT SELECT ON outbox.emitted, outbox.deferred TO %I', role);
-    EXECUTE format('GRANT EXECUTE ON FUNCTION outbox.tidy(interval), outbox.check_in(text, int8), outbox.source_version(),'
+    EXECUTE format('GRANT SELECT ON outbox.emitted, outbox.deferred, outbox.removed TO %I', role);
+    EXECUTE format('GRANT EXECUTE ON FUNCTION outbox.tidy(interval), outbox.check_in(text, int8, pg_lsn), outbox.source_version(), outbox.renew(),'
                    ' outbox.remove_events(uuid[]), outbox.remove_dedup_keys(text) TO %I', role);
 END $$;
 

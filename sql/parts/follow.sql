@@ -41,6 +41,7 @@ CREATE TABLE outbox.followed (
     -- The rows that are here. A server that was restored or promoted may have fewer than before.
     taken        pg_snapshot NOT NULL,   -- of the source: all that it sees is here
     taken_at     timestamptz NOT NULL,   -- it was asked for after this time
+    taken_lsn    pg_lsn NOT NULL,        -- all that was committed before this place is here
     seen         pg_snapshot,            -- the next one, when the slot has passed seen_lsn
     seen_lsn     pg_lsn,
     seen_at      timestamptz,
@@ -51,7 +52,9 @@ CREATE TABLE outbox.followed (
     asked_at     timestamptz,
     answered_at  timestamptz,
     problem      text,                   -- NULL: none
+    refuses      bool NOT NULL DEFAULT false, -- the problem is the source's answer
     lost         text,                   -- the state that it is in since (NULL: it can be followed)
+    late_since   timestamptz,            -- events of this time were not taken a round later (NULL: all were)
     behind       int8,                   -- bytes of WAL that are not taken yet
     retained     int8,                   -- bytes of WAL that the slot retains
     room         int8                    -- bytes that it may still retain (NULL: no limit)
@@ -66,6 +69,18 @@ CREATE TABLE outbox.refused_events (
     error      text NOT NULL
 );
 COMMENT ON TABLE outbox.refused_events IS 'Rows of sources that cannot be events, and why';
+
+-- One row for each time that a source is followed after it had removed events too early.
+CREATE TABLE outbox.missed_events (
+    missed_id  int8 GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    source     text NOT NULL,
+    noticed_at timestamptz NOT NULL DEFAULT now(),
+    at_least   int8 NOT NULL,    -- events that were not taken here
+    at_most    int8,             -- NULL: not known
+    first_at   timestamptz,      -- they were committed between these times of the source (NULL: not known)
+    last_at    timestamptz
+);
+COMMENT ON TABLE outbox.missed_events IS 'How many events sources had removed before they were taken here';
 
 CREATE FUNCTION outbox.ask_source(conninfo text, query text) RETURNS SETOF text[]
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_ask_source_1_0';
@@ -214,6 +229,49 @@ END $$;
 COMMENT ON FUNCTION outbox.drop_source_slot IS
 'Drops a replication slot at a source (55006: it is in use), and returns the version number of the source''s server';
 
+-- certain: what was committed behind it is not here (NULL: not known). The source keeps the numbers for
+-- 30 days. A source that was restored or promoted has other places in its WAL from some place on.
+CREATE FUNCTION outbox.note_missed(name text, conninfo text, publication text, taken pg_lsn, certain pg_lsn, since timestamptz) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+#variable_conflict use_variable
+DECLARE
+    m outbox.missed_events;
+BEGIN
+    SELECT COALESCE(r[1]::int8, 0), r[2]::int8, r[3]::timestamptz, r[4]::timestamptz INTO m.at_least, m.at_most, m.first_at, m.last_at
+    FROM outbox.ask_source(conninfo, format(
+        'SELECT ARRAY[sum(r.events) FILTER (WHERE r.begins >= %L), sum(r.events),'
+        ' CASE WHEN bool_and(r.begun_at IS NOT NULL) THEN min(r.begun_at) END,'
+        ' CASE WHEN bool_and(r.ended_at IS NOT NULL) THEN max(r.ended_at) END]::text[]'
+        ' FROM outbox.removed r WHERE r.publication = %L AND (r.ends > %L OR r.ends IS NULL)',
+        certain, publication, COALESCE(taken, '0/0'))) r;
+    IF since <= clock_timestamp() - interval '30 days' THEN
+        m.at_most := NULL;
+    ELSIF m.at_most IS NULL THEN
+        RETURN;
+    END IF;
+    INSERT INTO outbox.missed_events (source, at_least, at_most, first_at, last_at)
+    VALUES (name, m.at_least, m.at_most, m.first_at, m.last_at);
+    RAISE WARNING 'source "%" had removed % events before they were taken here', name,
+        CASE WHEN m.at_least = m.at_most THEN m.at_least::text
+             WHEN m.at_most IS NULL AND m.at_least = 0 THEN 'an unknown number of'
+             WHEN m.at_most IS NULL THEN 'at least ' || m.at_least
+             ELSE format('%s to %s', m.at_least, m.at_most) END
+        USING DETAIL = format('They were committed between %s and %s.', COALESCE(m.first_at::text, 'an unknown time'),
+                              COALESCE(m.last_at::text, 'now')),
+              HINT = 'outbox.missed_events has these figures. Emit again what receivers still need.';
+END $$;
+COMMENT ON FUNCTION outbox.note_missed IS 'Stores and reports how many events a source had removed before they were taken here';
+
+-- A transaction and its place in the WAL are stored together, also at a standby of this server.
+CREATE FUNCTION outbox.taken_to(f outbox.followed) RETURNS pg_lsn
+LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+SELECT GREATEST(f.taken_lsn, (SELECT pg_replication_origin_progress(o.roname, true) FROM pg_replication_origin o
+                              WHERE o.roname = 'pg_' || f.subscription))
+$$;
+COMMENT ON FUNCTION outbox.taken_to IS 'All that a source has committed before this place in its WAL is here';
+
 -- Begins anew: a slot, then rows of the source that are not here, then the rows that the slot brings.
 CREATE FUNCTION outbox.take_over(name text, conninfo text, publication text, keep interval, timeout interval, force bool) RETURNS int8
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
@@ -226,29 +284,44 @@ DECLARE
     subscription CONSTANT text := 'outbox_' || name;
     begun CONSTANT timestamptz := clock_timestamp();
     f outbox.followed;
+    reached pg_lsn;
     said text[];
+    same bool;
+    subscribed bool;
     failover bool;
     n int8;
 BEGIN
     SELECT * INTO f FROM outbox.followed o WHERE o.name = name FOR UPDATE;
+    reached := outbox.taken_to(f);
+    subscribed := EXISTS (SELECT FROM pg_subscription s WHERE s.oid = f.subscription);
     PERFORM outbox.drop_subscription(name);
     failover := outbox.drop_source_slot(conninfo, slot, force) >= 170000;
+    PERFORM outbox.ask_source(conninfo, 'SELECT ARRAY[outbox.renew()::text]');
     PERFORM outbox.create_source_slot(name, conninfo, slot, failover, timeout);
     BEGIN
         -- Transactions that commit from here on come by the slot, and so do some earlier ones.
         SELECT r INTO said FROM outbox.ask_source(conninfo, format(
-            'SELECT ARRAY[c.before, c.timeline, c.seen, (SELECT p.oid FROM pg_publication p WHERE p.pubname = %L)]::text[]'
-            ' FROM outbox.check_in(%L, NULL) c', publication, slot)) r;
-        -- The numbers of transactions count for the history that they are of.
-        n := outbox.copy_source(name, conninfo, publication, said[3]::pg_snapshot,
-                                CASE WHEN f.timelines[2] = said[2] AND said[1]::int8 >= f.round - 1 THEN f.taken END);
+            'SELECT ARRAY[c.before, c.timeline, c.seen, (SELECT p.oid FROM pg_publication p WHERE p.pubname = %L),'
+            ' c.had, c.had_ended, c.begins]::text[] FROM outbox.check_in(%L, NULL) c', publication, slot)) r;
+        -- The numbers of transactions, and places in the WAL, count for the history that they are of.
+        same := f.timelines[2] = said[2] AND said[1]::int8 >= f.round - 1;
+        IF f.name IS NOT NULL THEN
+            PERFORM outbox.note_missed(name, conninfo, publication,
+                CASE WHEN same THEN reached WHEN said[5] IS NOT NULL THEN LEAST(reached, said[5]::pg_lsn) END,
+                CASE WHEN same AND subscribed THEN reached END, f.taken_at);
+        ELSIF said[5] IS NOT NULL THEN
+            PERFORM outbox.note_missed(name, conninfo, publication, said[5]::pg_lsn, said[6]::pg_lsn, NULL);
+        END IF;
+        n := outbox.copy_source(name, conninfo, publication, said[3]::pg_snapshot, CASE WHEN same THEN f.taken END);
         -- From 17 on a subscription without the option would take it from the slot.
         EXECUTE format('CREATE SUBSCRIPTION %I CONNECTION %L PUBLICATION %I'
                        ' WITH (slot_name = %L, create_slot = false, copy_data = false%s)', subscription, conninfo, publication, slot,
                        CASE WHEN failover AND current_setting('server_version_num')::int4 >= 170000 THEN ', failover = true' END);
+        -- It may have had a place of another history.
+        PERFORM outbox.ask_source(conninfo, format('SELECT ARRAY[c.timeline] FROM outbox.check_in(%L, %s, %L) c', slot, said[1], said[7]));
         DELETE FROM outbox.followed o WHERE o.name = name;
-        INSERT INTO outbox.followed (name, subscription, slot, keep, taken, taken_at, round, timelines, publication)
-        SELECT name, s.oid, slot, keep, said[3]::pg_snapshot, begun, said[1]::int8 + 1, ARRAY[outbox.timeline(), said[2]], said[4]::oid
+        INSERT INTO outbox.followed (name, subscription, slot, keep, taken, taken_at, taken_lsn, round, timelines, publication)
+        SELECT name, s.oid, slot, keep, said[3]::pg_snapshot, begun, said[7]::pg_lsn, said[1]::int8 + 1, ARRAY[outbox.timeline(), said[2]], said[4]::oid
         FROM pg_subscription s
         WHERE s.subname = subscription AND s.subdbid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database());
         PERFORM outbox.endpoint_changed(0);
@@ -268,9 +341,12 @@ COMMENT ON FUNCTION outbox.timeline IS 'The timeline of this server, which a pro
 
 -- True if both have the history that they had at the last round. The slot knows no difference: it
 -- goes on behind rows that this server has had once, even if it has them no more.
-CREATE FUNCTION outbox.same_history(f outbox.followed, before int8, timeline text, publication oid) RETURNS bool
+CREATE FUNCTION outbox.same_history(f outbox.followed, before int8, had pg_lsn, timeline text, publication oid) RETURNS bool
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-AS $$ SELECT f.round - before IN (0, 1) AND f.timelines = ARRAY[outbox.timeline(), timeline] AND f.publication = $4 $$;
+AS $$
+SELECT f.round - before IN (0, 1) AND COALESCE(had <= outbox.taken_to(f), true)
+   AND f.timelines = ARRAY[outbox.timeline(), timeline] AND f.publication = $5
+$$;
 COMMENT ON FUNCTION outbox.same_history IS
 'Neither this server nor the source was restored or promoted since the last round, and no publication was made anew';
 
@@ -278,10 +354,10 @@ COMMENT ON FUNCTION outbox.same_history IS
 CREATE FUNCTION outbox.source_of(subscription oid, OUT name text, OUT taken pg_snapshot, OUT same bool)
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
-SELECT f.name, f.taken, COALESCE(outbox.same_history(f, r[1]::int8, r[2], r[3]::oid), false)
+SELECT f.name, f.taken, COALESCE(outbox.same_history(f, r[1]::int8, r[2]::pg_lsn, r[3], r[4]::oid), false)
 FROM outbox.followed f JOIN pg_subscription s ON s.oid = f.subscription,
      LATERAL outbox.ask_source(s.subconninfo, format(
-         'SELECT ARRAY[c.before, c.timeline, (SELECT p.oid FROM pg_publication p WHERE p.pubname = %L)]::text[]'
+         'SELECT ARRAY[c.before, c.had, c.timeline, (SELECT p.oid FROM pg_publication p WHERE p.pubname = %L)]::text[]'
          ' FROM outbox.check_in(%L, NULL) c', s.subpublications[1], f.slot)) r
 WHERE f.subscription = $1
 $$;
@@ -315,7 +391,7 @@ DECLARE
     problem text;
     cure text;
 BEGIN
-    -- A second call for the same source waits, and finds that it is followed.
+    -- A second call for the same source waits, and finds that it is followed. The view shows who has the lock.
     PERFORM pg_advisory_xact_lock(hashtext('outbox.follow'), hashtext(name));
     IF name IS NULL OR name !~ '^[a-z][a-z0-9_]{0,30}$' THEN
         RAISE EXCEPTION 'invalid name of a source: %', COALESCE(quote_literal(name), 'null')
@@ -416,7 +492,7 @@ AS $$
 DECLARE
     f record;
 BEGIN
-    SELECT o.slot, s.subname, s.subconninfo INTO f
+    SELECT o.slot, o.lost, outbox.taken_to(o) AS reached, s.subname, s.subconninfo INTO f
     FROM outbox.followed o LEFT JOIN pg_subscription s ON s.oid = o.subscription WHERE o.name = name;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'source "%" is not followed', name
@@ -427,6 +503,11 @@ BEGIN
     IF f.subname IS NOT NULL THEN
         PERFORM outbox.drop_subscription(name);
         BEGIN
+            -- If it is followed again later, events that are missing then can be counted.
+            IF f.lost IS NULL THEN
+                PERFORM outbox.ask_source(f.subconninfo, format('SELECT ARRAY[c.timeline] FROM outbox.check_in(%L, NULL, %L) c',
+                                                                f.slot, f.reached));
+            END IF;
             PERFORM outbox.drop_source_slot(f.subconninfo, f.slot, true);
         EXCEPTION WHEN OTHERS THEN
             RAISE WARNING 'the replication slot "%" may still retain WAL at the source: %', f.slot, SQLERRM
@@ -439,181 +520,3 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox.unfollow IS
 'Ends following a source: nothing more is taken from it, and its replication slot there is dropped (42704: it is not followed)';
-
--- Called by the process of src/server/source_keeper.c. A source that does not answer in its time
--- ends the round, and comes last in the next one.
-CREATE FUNCTION outbox.keep_sources() RETURNS int4
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
-AS $$
-#variable_conflict use_variable
-DECLARE
-    f record;
-    had outbox.followed;
-    has text[];
-    lost text;
-    passed bool;
-    asked timestamptz;
-    total int4 := 0;
-BEGIN
-    FOR f IN SELECT o AS had, s.subconninfo, s.subpublications[1] AS publication FROM outbox.followed o JOIN pg_subscription s ON s.oid = o.subscription
-             ORDER BY o.asked_at NULLS FIRST FOR UPDATE OF o SKIP LOCKED LOOP
-        had := f.had;
-        asked := clock_timestamp();
-        BEGIN
-            SELECT r INTO has FROM outbox.ask_source(f.subconninfo, format(
-                'SELECT ARRAY[c.before::text, c.timeline, c.seen::text, c.lsn::text, s.wal_status, s.confirmed_flush_lsn::text,'
-                ' (pg_current_wal_lsn() - s.confirmed_flush_lsn)::int8::text,'
-                ' (pg_current_wal_lsn() - s.restart_lsn)::int8::text, s.safe_wal_size::text,'
-                ' (SELECT p.oid FROM pg_publication p WHERE p.pubname = %2$L)::text, outbox.source_version()]'
-                ' FROM outbox.check_in(%1$L, NULL) c LEFT JOIN pg_replication_slots s ON s.slot_name = %1$L',
-                had.slot, f.publication)) r;
-            lost := CASE WHEN has[10] IS NULL THEN 'publication_lost'
-                         WHEN has[5] IS NULL OR has[5] = 'lost' THEN 'slot_lost'
-                         WHEN has[11] <> '1.0' THEN 'version_differs'
-                         WHEN NOT outbox.same_history(had, has[1]::int8, has[2], has[10]::oid) THEN 'restored' END;
-            -- The next process compares again, before it takes a row that comes behind missing ones.
-            IF lost = 'publication_lost' THEN
-                PERFORM pg_terminate_backend(w.pid) FROM pg_stat_subscription w WHERE w.subid = had.subscription;
-            END IF;
-            -- Nothing leaves the source before it is known that it is here.
-            IF lost IS NULL THEN
-                SELECT total + r[1]::int4 INTO total FROM outbox.ask_source(f.subconninfo, format(
-                    'SELECT ARRAY[outbox.tidy(%L)::text] FROM outbox.check_in(%L, %s)', had.keep, had.slot, had.round)) r;
-            END IF;
-            passed := had.seen_lsn IS NULL OR has[6]::pg_lsn >= had.seen_lsn;
-            UPDATE outbox.followed o
-            SET asked_at = clock_timestamp(), answered_at = clock_timestamp(), lost = lost,
-                problem = CASE lost
-                    WHEN 'publication_lost' THEN format(
-                        'publication "%s" was dropped at the source; make it there with outbox.divide()',
-                        f.publication)
-                    WHEN 'slot_lost' THEN 'the source no longer has its replication slot; call outbox.follow() again'
-                    WHEN 'version_differs' THEN format(
-                        'its sql/source.sql has version %s, and this server knows 1.0; update the older of the two', has[11])
-                    WHEN 'restored' THEN 'this server or the source was restored or promoted, or its publication made anew; it is followed anew' END,
-                behind = has[7]::int8, retained = has[8]::int8, room = has[9]::int8,
-                round = o.round + (lost IS NULL)::int4,
-                taken = CASE WHEN lost IS NULL AND passed THEN COALESCE(o.seen, o.taken) ELSE o.taken END,
-                taken_at = CASE WHEN lost IS NULL AND passed THEN COALESCE(o.seen_at, o.taken_at) ELSE o.taken_at END,
-                seen = CASE WHEN passed THEN has[3]::pg_snapshot ELSE o.seen END,
-                seen_lsn = CASE WHEN passed THEN has[4]::pg_lsn ELSE o.seen_lsn END,
-                seen_at = CASE WHEN passed THEN asked ELSE o.seen_at END
-            WHERE o.name = had.name;
-        EXCEPTION WHEN OTHERS OR query_canceled THEN
-            UPDATE outbox.followed o SET asked_at = clock_timestamp(), problem = SQLERRM WHERE o.name = had.name;
-            EXIT WHEN SQLSTATE = '57014';
-        END;
-    END LOOP;
-    RETURN total;
-END $$;
-COMMENT ON FUNCTION outbox.keep_sources IS
-'Asks each source for its state, has it empty tables whose events were taken, and returns how many were emptied';
-
--- Called after it by the same process. Events that were taken here before a call of outbox.forget() are in a
--- snapshot that was asked for later. Of that, events that are here and not forgotten are new.
-CREATE FUNCTION outbox.forget_at_sources() RETURNS int8
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    page CONSTANT int4 := 2000;
-    f record;
-    landing text;
-    which text;
-    last text;
-    n int4;
-    ids uuid[];
-    done jsonb[] := '{}';
-    d jsonb;
-    total int8 := 0;
-BEGIN
-    FOR f IN SELECT g.forget_id, g.tenant, g.key, o.name, o.taken, s.subconninfo, s.subpublications[1] AS publication
-             FROM outbox.forgotten g JOIN outbox.followed o ON o.name = ANY (g.sources)
-             JOIN pg_subscription s ON s.oid = o.subscription
-             WHERE g.complete_at IS NOT NULL AND o.lost IS NULL AND o.taken_at > g.requested_at ORDER BY g.forget_id LOOP
-        BEGIN
-            FOREACH landing IN ARRAY '{emitted,deferred}'::text[] LOOP
-                which := outbox.shared_rows(f.subconninfo, f.publication, landing)
-                    || format(' AND pg_visible_in_snapshot(e.xid, %L) AND e.tenant = %L', f.taken, f.tenant)
-                    || COALESCE(' AND e.key = ' || quote_literal(f.key), '');
-                last := NULL;
-                LOOP
-                    SELECT count(*), (array_agg(r[1]))[count(*)],
-                           array_agg(r[1]::uuid) FILTER (
-                               WHERE NOT EXISTS (SELECT FROM outbox.all_events k WHERE k.id = r[1]::uuid AND NOT k.forgotten)
-                               AND NOT EXISTS (SELECT FROM outbox.scheduled k WHERE k.id = r[1]::uuid))
-                    INTO n, last, ids
-                    FROM outbox.ask_source(f.subconninfo, format(
-                        'SELECT ARRAY[e.id]::text[] FROM outbox.%I e WHERE %s %s ORDER BY e.id LIMIT %s',
-                        landing, which, COALESCE('AND e.id > ' || quote_literal(last), ''), page)) r;
-                    SELECT total + r[1]::int8 INTO total FROM outbox.ask_source(f.subconninfo, format(
-                        'SELECT ARRAY[outbox.remove_events(%L)::text]', COALESCE(ids, '{}'))) r;
-                    EXIT WHEN n < page;
-                END LOOP;
-            END LOOP;
-            IF f.key IS NULL THEN
-                PERFORM outbox.ask_source(f.subconninfo, format('SELECT ARRAY[outbox.remove_dedup_keys(%L)::text]', f.tenant));
-            END IF;
-            done := done || jsonb_build_object('source', f.name, 'id', f.forget_id);
-        EXCEPTION WHEN OTHERS THEN
-            UPDATE outbox.followed o SET problem = SQLERRM WHERE o.name = f.name;
-        END;
-    END LOOP;
-    FOREACH d IN ARRAY done LOOP
-        PERFORM outbox.forgotten_at(d ->> 'source', ARRAY[d ->> 'id']::int8[]);
-    END LOOP;
-    RETURN total;
-END $$;
-COMMENT ON FUNCTION outbox.forget_at_sources IS
-'Removes at each source the events that outbox.forget() has removed here, and returns their number';
-
--- Called after it by the same process. It takes the longer the more is missing here.
-CREATE FUNCTION outbox.follow_anew() RETURNS int8
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    f record;
-    total int8 := 0;
-BEGIN
-    FOR f IN SELECT o.name, o.keep, s.subconninfo, s.subpublications[1] AS publication, s.subenabled
-             FROM outbox.followed o JOIN pg_subscription s ON s.oid = o.subscription
-             WHERE o.lost = 'restored' AND s.subenabled LOOP
-        BEGIN
-            total := total + outbox.take_over(f.name, f.subconninfo, f.publication, f.keep, '10 s', false);
-            RAISE LOG 'outbox follows source "%" anew: this server or the source was restored or promoted', f.name;
-        EXCEPTION WHEN OTHERS THEN
-            UPDATE outbox.followed o SET problem = SQLERRM WHERE o.name = f.name;
-        END;
-    END LOOP;
-    RETURN total;
-END $$;
-COMMENT ON FUNCTION outbox.follow_anew IS 'Takes over again from sources whose history, or that of this server, is another one than before';
-
-CREATE VIEW outbox.sources AS
-SELECT f.name,
-       CASE WHEN s.oid IS NULL THEN 'gone'
-            WHEN f.lost IS NOT NULL THEN f.lost
-            WHEN NOT s.subenabled THEN 'disabled'
-            WHEN w.pid IS NULL THEN 'disconnected'
-            ELSE 'streaming' END AS state,
-       CASE WHEN s.oid IS NULL THEN 'its subscription was dropped; call outbox.follow() again'
-            WHEN f.problem IS NOT NULL THEN f.problem
-            WHEN NOT s.subenabled THEN 'subscription ' || s.subname || ' is disabled'
-            WHEN w.pid IS NULL THEN 'no process receives: the log of this server says why' END AS reason,
-       f.followed_at, f.slot, f.asked_at, f.answered_at, f.behind, f.retained, f.room, w.last_msg_receipt_time AS heard_at,
-       (SELECT count(*) FROM outbox.refused_events r WHERE r.source = f.name) AS refused
-FROM outbox.followed f
-LEFT JOIN pg_subscription s ON s.oid = f.subscription
-LEFT JOIN pg_stat_subscription w ON w.subid = f.subscription AND w.relid IS NULL;
-COMMENT ON VIEW outbox.sources IS 'Servers whose events are delivered here, and whether their events come';
-COMMENT ON COLUMN outbox.sources.name IS 'name that `outbox.follow()` was given';
-COMMENT ON COLUMN outbox.sources.state IS '`streaming`, `disconnected`, `disabled`, `slot_lost`, `publication_lost`, `version_differs`, `restored` or `gone`';
-COMMENT ON COLUMN outbox.sources.reason IS 'why it does not stream, or does not answer (NULL: it does)';
-COMMENT ON COLUMN outbox.sources.followed_at IS 'when `outbox.follow()` was called';
-COMMENT ON COLUMN outbox.sources.slot IS 'its replication slot at the source';
-COMMENT ON COLUMN outbox.sources.asked_at IS 'when the source was asked last, every 30 s (NULL: not yet)';
-COMMENT ON COLUMN outbox.sources.answered_at IS 'when it said the next three (NULL: not yet)';
-COMMENT ON COLUMN outbox.sources.behind IS 'bytes of WAL at the source that are not taken yet';
-COMMENT ON COLUMN outbox.sources.retained IS 'bytes of WAL that the slot retains at the source';
-COMMENT ON COLUMN outbox.sources.room IS 'bytes that it may still retain (NULL: `max_slot_wal_keep_size` sets no limit)';
-COMMENT ON COLUMN outbox.sources.heard_at IS 'when the source was heard last (NULL: not connected)';
-COMMENT ON COLUMN outbox.sources.refused IS 'rows in `outbox.refused_events`';

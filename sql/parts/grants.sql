@@ -42,7 +42,7 @@ BEGIN
         ('emit', '{INSERT}', '{events}',
          '(id, topic, type, key, tenant, expires_at, headers, payload, body, content_type)'),
         ('watch', '{SELECT}', '{status,stats,deliveries,workers,held_steps,set_aside,sources,replay_progress,forget_progress,event_types}', ''),
-        ('operate', '{SELECT}', '{endpoints,endpoint_audit,dead_letters,attempts,all_events,scheduled,refused_events}', ''))
+        ('operate', '{SELECT}', '{endpoints,endpoint_audit,dead_letters,attempts,all_events,scheduled,refused_events,missed_events}', ''))
     SELECT 'USAGE', 'SCHEMA', 'outbox', ''
     UNION ALL
     SELECT 'EXECUTE', 'FUNCTION', p.oid::regprocedure::text, ''

@@ -242,17 +242,19 @@ my %section = (
 		sub {
 			fresh();
 			$event = '01a1f78c-4fa9-7dc2-8c85-9f589eaa3fb3';
-			ask("INSERT INTO outbox.followed (name, subscription, slot, keep, taken, taken_at, round, timelines, behind, retained)"
-				  . " VALUES ('shop', 1, 'outbox_shop', '1 day', '10:10:', now(), 1, '{}', 2048, 4096)");
+			ask("INSERT INTO outbox.followed (name, subscription, slot, keep, taken, taken_at, taken_lsn, round, timelines, behind, retained)"
+				  . " VALUES ('shop', 1, 'outbox_shop', '1 day', '10:10:', now(), '0/0', 1, '{}', 2048, 4096)");
+			ask("INSERT INTO outbox.missed_events (source, at_least, at_most, first_at, last_at) VALUES ('shop', 3, 3, '2026-11-20', '2026-11-21')");
 			ask("INSERT INTO outbox.refused_events (source, event, error) SELECT 'shop', jsonb_build_object('id', i, 'topic', t, 'payload', '{}'), 'why'"
 				  . " FROM (VALUES ('$event', 'invoice.created'), ('01a1f78c-4fa9-7dc2-8c85-9f589eaa3fb4', 'bad topic!')) v (i, t)");
 		},
-		shows(qr/^shop\|gone\|its subscription was dropped; .*\|2048 bytes\|4096 bytes\|$/, 'its state, and why'),
+		shows(qr/^shop\|gone\|its subscription was dropped; .*\|\|2048 bytes\|4096 bytes\|\|3$/, 'its state, and why'),
+		shows(qr/^shop\|.*\|3\|3\|2026-11-20 .*\|2026-11-21 /, 'what the source had removed'),
 		shows(qr/^shop\|.*\|why\|invoice\.created\|01a1f78c-4fa9-7dc2-8c85-9f589eaa3fb3$/m, 'what was set aside'),
 		sub {
 			$receiver->wait_delivered(1, id => $event);
 			is(ask('SELECT source, error FROM outbox.refused_events'), 'shop|invalid topic "bad topic!": it has a character other than ASCII letters, digits, "_", "-" and "."', 'the other one is set aside again');
-			ask('DELETE FROM outbox.refused_events; DELETE FROM outbox.followed');
+			ask('DELETE FROM outbox.refused_events; DELETE FROM outbox.missed_events; DELETE FROM outbox.followed');
 		}
 	],
 	'A secret has leaked' => [

@@ -191,7 +191,7 @@ append_to_file($source->data_dir . '/pg_hba.conf.new', "local all outbox_followe
 rename $source->data_dir . '/pg_hba.conf.new', $source->data_dir . '/pg_hba.conf';
 $source->reload;
 $servers->provider('SELECT count(pg_terminate_backend(pid)) FROM pg_stat_replication');
-wait_state('disconnected', 'the source refuses the role');
+wait_state('refused', 'the source refuses the role');
 like(ask('SELECT reason FROM outbox.sources'), qr/could not connect to the source/, 'and the reason is there');
 announce(3);
 unlink $source->data_dir . '/pg_hba.conf';

@@ -41,7 +41,7 @@ my $open = $source->background_psql('shop', on_error_stop => 1);
 my $pid = $open->query_safe('BEGIN; CREATE TEMP TABLE t (); SELECT pg_backend_pid()');
 refused(follow("timeout => '0'"), '55P03', "process $pid", 'a transaction that stays open there');
 $servers->provider('GRANT pg_read_all_stats TO outbox_follower');
-my (undef, undef, $told) = $follower->psql('postgres', follow("timeout => '1500 ms'"));
+my (undef, undef, $told) = $follower->psql('postgres', follow("timeout => '4 s'"));
 like($told, qr/NOTICE: .* waits .*process $pid, .* since .*ERROR: /s, 'it is told while follow() waits');
 $open->quit;
 is(at_source('SELECT count(*) FROM pg_replication_slots'), 0, 'no slot is left there');
@@ -99,7 +99,14 @@ $receiver->wait_delivered(1, id => $inserted);
 ask("UPDATE outbox.followed SET keep = '0'");
 wait_until { ask('SELECT outbox.keep_sources()'); at_source('SELECT count(*) FROM outbox.events') == 0 } 'what was taken leaves the source';
 ok(wait_sql($follower, "SELECT behind >= 0 AND retained >= 0 AND reason IS NULL FROM outbox.sources"), 'and the view says how far behind it is');
+# Nothing of it is taken while a session has this lock.
+my $lock = $follower->background_psql('postgres', on_error_stop => 1);
+$lock->query_safe('BEGIN; LOCK TABLE outbox.emitted IN EXCLUSIVE MODE');
 push @ids, announce(11);
+ok((wait_until { ask('SELECT outbox.keep_sources()'); ask("SELECT state = 'behind' AND late_since < now() AND behind > 0 FROM outbox.sources") eq 't' } 'behind'), 'a follower that is behind is seen');
+is(ask("SELECT string_agg(name || '=' || (value > 0), ' ' ORDER BY name) FROM outbox.metrics() WHERE labels ->> 'source' = 'shop' AND name ~ 'streaming|behind_seconds'"), 'outbox_source_behind_seconds=true outbox_source_streaming=true', 'also in the figures');
+$lock->query_safe('COMMIT');
+$lock->quit;
 $receiver->wait_delivered(1, id => $ids[-1]);
 # A transaction sees the piece that was open when it began.
 ask("UPDATE outbox.followed SET keep = '1 day'");
@@ -155,7 +162,14 @@ $source->safe_psql('shop', 'SELECT pg_drop_replication_slot(slot_name) FROM pg_r
 push @ids, announce(14);
 ask('SELECT outbox.keep_sources()');
 is(ask('SELECT state FROM outbox.sources'), 'slot_lost', 'a slot that is gone is seen');
-ask(follow());
+# It waits for a transaction of the source, and then reads.
+$open = $source->background_psql('shop', on_error_stop => 1);
+$open->query_safe('BEGIN; CREATE TEMP TABLE t ()');
+my $call = IPC::Run::start([ 'psql', '-Xqd', $follower->connstr('postgres'), '-c', follow() ], '>', '/dev/null', '2>&1');
+ok(wait_sql($follower, "SELECT state = 'copying' FROM outbox.sources"), 'others see that it is copied');
+$open->query_safe('COMMIT');
+$open->quit;
+ok($call->finish, 'and then it is');
 push @ids, announce(15);
 $receiver->wait_delivered(1, id => $_) foreach @ids;
 is(ask("SELECT string_agg(payload ->> 'n', ' ' ORDER BY seq) FROM outbox.all_events WHERE topic = 'order.created'"),
@@ -166,7 +180,7 @@ is(ask("SELECT string_agg(payload ->> 'n', ' ' ORDER BY seq) FROM outbox.all_eve
 ask("CREATE ROLE watcher LOGIN; SELECT outbox.grant_watch('watcher')");
 ask("SELECT outbox.keep_sources()");
 is(ask("SELECT string_agg(name || '=' || value, ' ' ORDER BY name) FROM outbox.metrics() WHERE labels ->> 'source' = 'shop' AND name ~ 'streaming|lost'"), 'outbox_source_lost=0 outbox_source_streaming=1', 'the figures have it');
-is(ask("SELECT count(*) FROM outbox.metrics() WHERE labels ->> 'source' = 'shop' AND name ~ 'behind|retained|answered' AND value >= 0"), 3, 'with how much is behind and retained');
+is(ask("SELECT count(*) FROM outbox.metrics() WHERE labels ->> 'source' = 'shop' AND name ~ 'behind_bytes|retained|answered' AND value >= 0"), 3, 'with how much is behind and retained');
 ask("CREATE ROLE oncall LOGIN; SELECT outbox.grant_operate('oncall')");
 is($follower->safe_psql('postgres', 'SELECT state FROM outbox.sources', extra_params => [ '-U', 'watcher' ]), 'streaming', 'a watcher sees the state');
 my $services = $follower->data_dir . '/pg_service.conf';

@@ -93,8 +93,8 @@ is(ask('SELECT scheduled, next_due_at > now() FROM outbox.status'), '1|t', 'the 
 is(ask("SELECT count(*) FROM outbox.metrics() WHERE type IS NULL OR help IS NULL OR value IS NULL OR labels IS NULL"),
 	0, 'every figure has a type, a help and a value');
 # A source that has answered, and whose subscription is gone since: follow/server_without_library has real ones
-ask("INSERT INTO outbox.followed (name, subscription, slot, keep, taken, taken_at, round, timelines, answered_at, behind, retained, room)"
-	  . " VALUES ('shop', 1, 'outbox_shop', '1 day', '10:10:', now(), 1, '{}', now(), 1, 2, 3)");
+ask("INSERT INTO outbox.followed (name, subscription, slot, keep, taken, taken_at, taken_lsn, round, timelines, answered_at, behind, retained, room)"
+	  . " VALUES ('shop', 1, 'outbox_shop', '1 day', '10:10:', now(), '0/0', 1, '{}', now(), 1, 2, 3)");
 is(metrics()->{'outbox_source_lost shop'}, 1, 'a source that is lost');
 # 516 has those of tenants
 is(ask("SELECT string_agg(metric, ', ') FROM outbox.metric_names n WHERE NOT EXISTS (SELECT FROM outbox.metrics() m WHERE m.name = n.metric)"

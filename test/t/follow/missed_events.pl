@@ -1,0 +1,225 @@
+# A follower says how many events its source had removed before it took them, and of what time.
+use strict;
+use warnings;
+
+use OutboxTest;
+use OutboxTest::Followed;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+# Database postgres follows all the time, and has the source emptied.  Database half is the one that misses events.
+my $servers = OutboxTest::Followed->new(source => "wal_keep_size = 0\nmin_wal_size = 32MB\nmax_wal_size = 64MB\nmax_prepared_transactions = 5\n");
+my ($source, $follower, $receiver) = @$servers{qw(source follower receiver)};
+my $n = 0;
+# Keys of the first half and of the other
+my ($mine, $others) = map { my $h = $_; (grep { $source->safe_psql('shop', "SELECT (hashtext('$_') & 2147483647) % 2") == $h } 'a' .. 'z')[0] } 0, 1;
+
+sub at_source { return $servers->at_source(@_) }
+sub ask { return $servers->ask(@_) }
+sub half { return $follower->safe_psql('half', $_[0]) }
+
+# So many events, each in a transaction of its own; some more are rolled back, and take numbers.
+sub announce
+{
+	my ($count, $key) = @_;
+	at_source(join(";\n", map { $n++; "SELECT outbox.emit('order.n', '{\"n\": $n}'" . ($key ? ", key => '$key'" : '') . ')' } 1 .. $count)
+		. "; BEGIN; SELECT count(outbox.emit('order.undone', '{}')) FROM generate_series(1, 5) i; ROLLBACK", 'shop_app');
+	return;
+}
+
+sub taken_by
+{
+	my ($db) = @_;
+	my $id = at_source("SELECT outbox.emit('order.last', '{}', key => '$mine')", 'shop_app');
+	return wait_until { $follower->safe_psql($db, "SELECT count(*) FROM outbox.all_events WHERE id = '$id'") } "$db has taken all";
+}
+
+# A mark behind what was emitted until now, and before what comes.
+sub mark { ask('SELECT outbox.keep_sources()'); return half('SELECT outbox.keep_sources()') }
+
+# A round of half has seen that it has taken all.
+sub mark_taken
+{
+	taken_by('half');
+	my $taken = $servers->provider('SELECT pg_current_wal_insert_lsn()');
+	return wait_until { mark(); half("SELECT taken_lsn >= '$taken' FROM outbox.followed") eq 't' } 'a round has seen that all is taken';
+}
+
+# All that is in the source leaves it.
+sub empty
+{
+	return wait_until { ask('SELECT outbox.keep_sources()'); at_source('SELECT count(*) FROM outbox.events') == 0 } 'the source is emptied';
+}
+
+# Follows again, and returns what was said.
+sub followed_again
+{
+	my ($more) = @_;
+	my (undef, undef, $said) = $follower->psql('half', $servers->follow_sql("keep => '0'" . ($more // '')));
+	return $said;
+}
+
+sub missed
+{
+	my ($at_least, $at_most, $said, $name) = @_;
+	my $number = $at_least == $at_most ? $at_least : "$at_least to $at_most";
+
+	like($said, qr/WARNING:  source "shop" had removed $number events before they were taken here\nDETAIL:  They were committed between \d.* and \d.*\nHINT:  /m, "$name: said");
+	is(half('SELECT at_least, at_most FROM outbox.missed_events ORDER BY missed_id DESC LIMIT 1'), "$at_least|$at_most", "$name: and stored");
+	return;
+}
+
+sub drop_slot
+{
+	half('ALTER SUBSCRIPTION outbox_shop DISABLE');
+	my $slot = half('SELECT slot FROM outbox.followed');
+	wait_until { $servers->provider("SELECT count(*) FROM pg_replication_slots WHERE slot_name = '$slot' AND active") == 0 } 'nothing is sent';
+	return $servers->provider("SELECT pg_drop_replication_slot('$slot')");
+}
+
+$follower->safe_psql('postgres', 'CREATE DATABASE half');
+$follower->safe_psql('half', 'CREATE EXTENSION outbox');
+announce(3);
+ask($servers->follow_sql("keep => '0'"));
+my (undef, undef, $err) = $follower->psql('half', $servers->follow_sql("keep => '0'"));
+unlike($err, qr/WARNING/, 'nothing is missed at first');
+
+# --- The slot is dropped
+
+announce(7);
+mark_taken();
+drop_slot();
+my $begun = at_source('SELECT clock_timestamp()');
+announce(13);
+at_source("SELECT outbox.emit('order.later', '{}', deliver_at => clock_timestamp() + interval '1 ms')", 'shop_app');
+mark();
+my $ended = at_source('SELECT clock_timestamp()');
+is(half('SELECT state FROM outbox.sources'), 'slot_lost', 'a slot that was dropped is seen');
+empty();
+missed(14, 14, followed_again(), 'the slot was dropped');
+is(half("SELECT first_at <= '$begun' AND first_at > timestamptz '$begun' - interval '10 min' AND last_at BETWEEN '$begun' AND '$ended' FROM outbox.missed_events"), 't', 'with the time of their commits');
+is(half("SELECT state || ' ' || missed FROM outbox.sources"), 'streaming 14', 'the view has it');
+is(half("SELECT value FROM outbox.metrics() WHERE name = 'outbox_source_missed_events'"), 14, 'and the figures');
+is(ask('SELECT count(*) FROM outbox.missed_events'), 0, 'the other follower has missed none');
+
+# --- What the source still has is none that is missed
+
+announce(4);
+mark_taken();
+drop_slot();
+announce(6);
+mark();
+unlike(followed_again(), qr/WARNING/, 'nothing was removed: nothing is missed');
+taken_by('half');
+is(half("SELECT count(*) FROM outbox.all_events WHERE topic = 'order.n' AND (payload ->> 'n')::int > $n - 10"), 10, 'and all is here');
+
+# --- It was not followed for a while
+
+announce(2);
+mark_taken();
+half("SELECT outbox.unfollow('shop')");
+announce(9);
+mark();
+empty();
+missed(9, 9, followed_again(), 'it was not followed');
+
+# --- Between two marks it is not known to which side an event belongs
+
+mark_taken();
+announce(3);
+taken_by('half');
+drop_slot();
+announce(5);
+mark();
+empty();
+my $unsure = followed_again();
+missed(0, 9, $unsure, 'no mark between the last one taken and the first one missed');
+
+# --- A transaction that is open while marks are made belongs to the one that sees it
+
+taken_by('half');
+at_source("BEGIN; SELECT outbox.emit('order.prepared', '{}'); PREPARE TRANSACTION 'p'", 'shop_app');
+mark();
+announce(1);
+mark_taken();
+drop_slot();
+mark();
+at_source("COMMIT PREPARED 'p'", 'shop_app');
+mark();
+empty();
+missed(1, 1, followed_again(), 'a transaction was open when the slot was lost');
+
+# --- The subscription was dropped by hand: how far it had come is not known
+
+mark_taken();
+half('ALTER SUBSCRIPTION outbox_shop DISABLE; ALTER SUBSCRIPTION outbox_shop SET (slot_name = NONE); DROP SUBSCRIPTION outbox_shop');
+$servers->provider("SELECT pg_drop_replication_slot('" . half('SELECT slot FROM outbox.followed') . "')");
+announce(4);
+mark();
+empty();
+missed(0, 4, followed_again(), 'the subscription was dropped by hand');
+
+# --- The source gives the slot up
+
+mark_taken();
+half('ALTER SUBSCRIPTION outbox_shop DISABLE');
+$servers->provider("ALTER SYSTEM SET max_slot_wal_keep_size = '1 MB'; SELECT pg_reload_conf()");
+my $slot = half('SELECT slot FROM outbox.followed');
+announce(8);
+wait_until
+{
+	$servers->provider('CREATE TABLE IF NOT EXISTS filler (t text); INSERT INTO filler SELECT repeat(md5(i::text), 30) FROM generate_series(1, 30000) i; TRUNCATE filler');
+	ask('SELECT outbox.keep_sources()');
+	taken_by('postgres');
+	$servers->provider('SELECT pg_switch_wal(); CHECKPOINT');
+	$servers->provider("SELECT wal_status FROM pg_replication_slots WHERE slot_name = '$slot'") eq 'lost'
+} 'the slot is lost';
+$servers->provider('ALTER SYSTEM RESET max_slot_wal_keep_size; SELECT pg_reload_conf()');
+my $last = at_source("SELECT count(*) FROM outbox.events WHERE topic = 'order.last'");
+mark();
+empty();
+like(followed_again(), qr/source "shop" had removed \d+ events/, 'the source has given the slot up: said');
+is(half("SELECT at_least = at_most AND at_most >= 8 + $last FROM outbox.missed_events ORDER BY missed_id DESC LIMIT 1"), 't', 'and counted');
+
+# --- A follower with a share counts events of its share
+
+half("SELECT outbox.unfollow('shop')");
+at_source('SELECT outbox.divide(2)');
+followed_again(", publication => 'outbox_1_of_2'");
+mark();
+announce(2, $mine);
+mark_taken();
+drop_slot();
+announce(6, $mine);
+announce(4, $others);
+mark();
+empty();
+missed(6, 6, followed_again(", publication => 'outbox_1_of_2'"), 'a share');
+
+# --- A follower that was restored from a backup which is older than what the source keeps
+
+mark_taken();
+$follower->stop;
+my $copy = $follower->data_dir . '.copy';
+system('cp', '-R', $follower->data_dir, $copy) == 0 or die "cp failed\n";
+$follower->start;
+announce(11, $mine);
+wait_until { half("SELECT count(*) FROM outbox.all_events WHERE key = '$mine' AND (payload ->> 'n')::int = $n") } 'they are taken';
+empty();
+half('SELECT outbox.keep_sources()');
+$follower->stop('immediate');
+system('rm', '-rf', $follower->data_dir) == 0 && rename $copy, $follower->data_dir or die "rename: $!";
+$follower->start;
+wait_until { ask('SELECT outbox.keep_sources(), outbox.follow_anew()'); half('SELECT outbox.keep_sources(), outbox.follow_anew()'); $follower->safe_psql($_, 'SELECT state FROM outbox.sources') eq 'streaming' || return 0 foreach qw(postgres half); 1 } 'they are followed anew';
+is($follower->safe_psql($_, 'SELECT at_least, at_most FROM outbox.missed_events ORDER BY missed_id DESC LIMIT 1'), '11|11', "$_ was restored: stored") foreach qw(postgres half);
+like(slurp_file($follower->logfile), qr/WARNING:  source "shop" had removed 11 events before they were taken here/, 'and in the log');
+
+# --- Who sees it
+
+ask("CREATE ROLE watcher LOGIN; SELECT outbox.grant_watch('watcher'); CREATE ROLE oncall LOGIN; SELECT outbox.grant_operate('oncall')");
+is($follower->safe_psql('postgres', 'SELECT missed FROM outbox.sources', extra_params => [ '-U', 'watcher' ]), 11, 'a watcher sees the number');
+is($follower->safe_psql('postgres', 'SELECT at_most FROM outbox.missed_events', extra_params => [ '-U', 'oncall' ]), 11, 'an operator all of it');
+ask('DELETE FROM outbox.missed_events');
+is(ask('SELECT missed FROM outbox.sources'), 0, 'and when it was looked at, it is removed');
+done_testing();
