@@ -50,6 +50,19 @@ extern PGDLLEXPORT void _PG_init(void);
 
 static bool loading; /* true while settings get their first values */
 
+#define LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+
+/* The end of a check: false if there is a problem, which is reported with the hint. */
+static bool
+approve(const char *problem, const char *hint)
+{
+	if (problem == NULL)
+		return true;
+	GUC_check_errdetail("%s", problem);
+	GUC_check_errhint("%s", hint);
+	return false;
+}
+
 /*
  * A list that cannot be read is refused as a whole.  A part of it would allow
  * something else than the list.
@@ -91,16 +104,11 @@ assign_allowed_networks(const char *newval, void *extra)
 static bool
 check_proxy(char **newval, void **extra, GucSource source)
 {
-	const char *complaint = *newval && **newval ? outbox_http_check_proxy(*newval) : NULL;
-
 	(void) extra;
 	(void) source;
-	if (complaint == NULL)
-		return true;
-	GUC_check_errdetail("%s", complaint);
-	GUC_check_errhint(
-		"Write it as http://proxy.example:3128, and a %% in a password as %%25.");
-	return false;
+	return approve(
+		*newval && **newval ? outbox_http_check_proxy(*newval) : NULL,
+		"Write it as http://proxy.example:3128, and a % in a password as %25.");
 }
 
 /*
@@ -111,17 +119,12 @@ check_source(char **newval, void **extra, GucSource source)
 {
 	(void) extra;
 	(void) source;
-	for (const char *p = *newval ? *newval : ""; *p; p++)
-	{
-		if ((*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') ||
-			(*p >= '0' && *p <= '9') || strchr("-._~:/?#[]@!$&'()*+,;=%", *p) != NULL)
-			continue;
-		GUC_check_errdetail("It has a character that is not allowed in a URI.");
-		GUC_check_errhint(
-			"Write a URI or a path such as '/shop/orders', with other characters percent-encoded.");
-		return false;
-	}
-	return true;
+	return approve(
+		*newval == NULL ||
+				strspn(*newval, LETTERS "-._~:/?#[]@!$&'()*+,;=%") == strlen(*newval) ?
+			NULL :
+			"It has a character that is not allowed in a URI.",
+		"Write a URI or a path such as '/shop/orders', with other characters percent-encoded.");
 }
 
 /* It is a header's value, and a name that receivers compare. */
@@ -132,43 +135,38 @@ check_webhook_origin(char **newval, void **extra, GucSource source)
 
 	(void) extra;
 	(void) source;
-	if (len <= 253 &&
-		strspn(*newval,
-			   "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-") == len)
-		return true;
-	GUC_check_errdetail("It is not the name of a host.");
-	GUC_check_errhint("Use a name like events.shop.example.");
-	return false;
+	return approve(len <= 253 && strspn(*newval, LETTERS ".-") == len ?
+					   NULL :
+					   "It is not the name of a host.",
+				   "Use a name like events.shop.example.");
 }
 
 static bool
 check_sinks(char **newval, void **extra, GucSource source)
 {
-	const char *problem = outbox_sinks_problem(*newval);
-
 	(void) extra;
 	(void) source;
-	if (problem == NULL)
-		return true;
-	GUC_check_errdetail("%s", problem);
-	GUC_check_errhint("Write a list such as 'webhook, kafka'.");
-	return false;
+	return approve(outbox_sinks_problem(*newval),
+				   "Write a list such as 'webhook, kafka'.");
+}
+
+/* Returns the problem with a file or directory of secrets ('what'). */
+static const char *
+path_problem(const char *what, const char *path)
+{
+	const char *problem = path && *path ? outbox_private_path_problem(path) : NULL;
+
+	return problem ? psprintf("The %s %s.", what, problem) : NULL;
 }
 
 static bool
 check_secrets_directory(char **newval, void **extra, GucSource source)
 {
-	const char *problem = *newval && **newval ? outbox_private_path_problem(*newval) :
-												NULL;
-
 	(void) extra;
 	(void) source;
-	if (problem == NULL)
-		return true;
-	GUC_check_errdetail("The directory %s.", problem);
-	GUC_check_errhint(
+	return approve(
+		path_problem("directory", *newval),
 		"Name a directory outside the data directory, by its absolute path. Its files may be used as credentials.");
-	return false;
 }
 
 /*
@@ -179,17 +177,11 @@ check_secrets_directory(char **newval, void **extra, GucSource source)
 static bool
 check_secret_key_file(char **newval, void **extra, GucSource source)
 {
-	const char *problem = *newval && **newval ? outbox_private_path_problem(*newval) :
-												NULL;
-
 	(void) extra;
 	(void) source;
-	if (problem == NULL || loading || InitializingParallelWorker)
-		return true;
-	GUC_check_errdetail("The file %s.", problem);
-	GUC_check_errhint(
+	return approve(
+		loading || InitializingParallelWorker ? NULL : path_problem("file", *newval),
 		"Name a file outside the data directory, by its absolute path. A copy of the data must not include the key.");
-	return false;
 }
 
 /* With 0 every event that waits for a moment would become a dead letter. */
@@ -198,11 +190,8 @@ check_max_backlog_size(int *newval, void **extra, GucSource source)
 {
 	(void) extra;
 	(void) source;
-	if (*newval != 0)
-		return true;
-	GUC_check_errdetail("With 0, no event could wait at all.");
-	GUC_check_errhint("Use at least 1 MB, or -1 for no limit.");
-	return false;
+	return approve(*newval != 0 ? NULL : "With 0, no event could wait at all.",
+				   "Use at least 1 MB, or -1 for no limit.");
 }
 
 /*
