@@ -134,12 +134,12 @@ BEGIN
     END IF;
     IF example IS NOT NULL THEN
         PERFORM outbox.check_event(NULL, topic, NULL, NULL, NULL, NULL, example, NULL, NULL);
-        IF octet_length(example::text) > (SELECT s.setting::int8 FROM pg_settings s
-                                          WHERE s.name = 'outbox.max_payload_size') THEN
-            RAISE EXCEPTION 'example of event type "%" is too large', topic
-                USING ERRCODE = 'program_limit_exceeded',
-                      HINT = 'Use an example that outbox.max_payload_size allows as a payload.';
-        END IF;
+    END IF;
+    IF GREATEST(octet_length(example::text), octet_length(schema::text))
+       > (SELECT s.setting::int8 FROM pg_settings s WHERE s.name = 'outbox.max_payload_size') THEN
+        RAISE EXCEPTION 'schema or example of event type "%" is too large', topic
+            USING ERRCODE = 'program_limit_exceeded',
+                  HINT = 'Use ones that outbox.max_payload_size allows as a payload.';
     END IF;
     INSERT INTO outbox.event_types AS t (topic, description, schema, example, version, deprecated)
     VALUES (topic, description, schema, example, version, deprecated)

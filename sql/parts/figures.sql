@@ -62,8 +62,8 @@ END $$;
 COMMENT ON FUNCTION outbox.kept_for IS
 'How long this database keeps events or attempts, at least (NULL: the table is locked)';
 
--- The oldest transaction that has a lock on a piece whose time is over, or has changed an
--- endpoint.  Rotation waits for none of these locks.
+-- The oldest transaction that has a lock on a piece whose time is over or on many positions, or
+-- has changed an endpoint.  The worker waits for none of these locks.
 CREATE FUNCTION outbox.retention_held() RETURNS text
 LANGUAGE plpgsql STABLE SECURITY DEFINER COST 1 SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
 AS $$
@@ -79,6 +79,11 @@ BEGIN
         CASE p.log WHEN 'events' THEN ARRAY[format('events_%s', (p.piece + 1) % 3), format('ticks_%s', (p.piece + 1) % 3),
                                             'endpoint_settings']
         ELSE ARRAY[format('attempt_log_%s', (p.piece + 1) % 3), format('attempt_runs_%s', (p.piece + 1) % 3)] END);
+    -- Positions that are followed by others are removed when the worker has moved to the other table.
+    IF (SELECT max(pg_relation_size(c.oid)) > 64 * 1024 * 1024 FROM pg_class c
+        WHERE c.relnamespace = 'outbox'::regnamespace AND c.relname IN ('positions_0', 'positions_1')) THEN
+        overdue := overdue || '{outbox.positions_0,outbox.positions_1}'::regclass[]::oid[];
+    END IF;
     IF overdue IS NULL THEN
         RETURN NULL;
     END IF;
@@ -101,8 +106,8 @@ EXCEPTION
     WHEN lock_not_available THEN RETURN NULL;
 END $$;
 COMMENT ON FUNCTION outbox.retention_held IS
-'The transaction that keeps old events or attempts from being removed (NULL: none, an endpoint that has to '
-'read them, or the table is locked)';
+'The transaction that keeps old events, attempts or positions from being removed (NULL: none, an endpoint that '
+'has to read them, or the table is locked)';
 
 CREATE FUNCTION outbox.scheduled_now(OUT events int8, OUT next_due_at timestamptz)
 LANGUAGE plpgsql STABLE SECURITY DEFINER COST 1 SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'

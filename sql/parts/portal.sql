@@ -621,6 +621,7 @@ COMMENT ON FUNCTION outbox.portal_deliveries IS
 CREATE FUNCTION outbox.portal_attempts(tenant text, endpoint text DEFAULT NULL, event uuid DEFAULT NULL,
     before text DEFAULT NULL, page_size int4 DEFAULT 20) RETURNS jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET "TimeZone" = 'UTC' SET jit = off
+SET extra_float_digits = 1
 AS $$
 #variable_conflict use_variable
 DECLARE

@@ -539,8 +539,8 @@ COMMENT ON COLUMN outbox.status.state IS
 'running, stuck (a worker that runs does nothing for 10 s), held, disabled, no_worker, not_preloaded or '
 'version_mismatch';
 COMMENT ON COLUMN outbox.status.reason IS
-'why it is not running, which steps are on hold, or which transaction keeps old events or attempts (NULL: '
-'none of these)';
+'why it is not running, which steps are on hold, or which transaction keeps old events, attempts or positions '
+'(NULL: none of these)';
 COMMENT ON COLUMN outbox.status.log_bytes IS 'size of the log with its indexes, in bytes';
 COMMENT ON COLUMN outbox.status.attempts_bytes IS 'size of outbox.attempts with its index, in bytes';
 COMMENT ON COLUMN outbox.status.parked_bytes IS

@@ -11,6 +11,7 @@
 
 #include "access/htup_details.h"
 #include "access/xact.h"
+#include "catalog/pg_class.h"
 #include "catalog/pg_type.h"
 #include "commands/sequence.h"
 #include "fmgr.h"
@@ -20,6 +21,7 @@
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/jsonb.h"
+#include "utils/lsyscache.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
 
@@ -186,6 +188,11 @@ OUTBOX_FUNCTION(outbox_position_now_1_0, 1)
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
 	outbox_expect_columns(fcinfo, desc, lengthof(values));
+	if (get_rel_relkind(PG_GETARG_OID(0)) != RELKIND_SEQUENCE)
+		ereport(ERROR,
+				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
+				 errmsg("%u is not the OID of a sequence", PG_GETARG_OID(0)),
+				 errhint("Pass that of outbox.events_seq.")));
 	(void) GetTopTransactionId();
 	tick = outbox_tick_in_session(PG_GETARG_OID(0));
 	then = outbox_tick_before_own_commit(tick);

@@ -68,7 +68,8 @@ foreach my $schema ('true', '{}', '{"type": ["string", "null"], "x-own": 1, "def
 	is(ask("SELECT outbox.set_event_type('a', schema => '$schema')"), '', "a schema: $schema");
 }
 ask(q{SELECT outbox.drop_event_type('a')});
-refused(q{SELECT outbox.set_event_type('a', example => to_jsonb(repeat('x', 1048577)))}, '54000', 'example of event type "a" is too large', 'Use an example', 'a large example');
+refused("SELECT outbox.set_event_type('a', $_)", '54000', 'schema or example of event type "a" is too large', 'Use ones', "a large $_")
+  foreach q{example => to_jsonb(repeat('x', 1048577))}, q{schema => jsonb_build_object('title', repeat('x', 1048577))};
 refused(q{SELECT outbox.drop_event_type(NULL)}, '22004', 'topic must not be null', 'SELECT topic', 'drop nothing');
 refused(q{SELECT outbox.drop_event_type('a')}, '42704', 'event type "a" does not exist', 'SELECT topic', 'drop what is not there');
 ask(q{SELECT outbox.drop_event_type('a', if_exists => true)});

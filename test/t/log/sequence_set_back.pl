@@ -44,6 +44,28 @@ emitted($node->safe_psql('postgres', $many));
 $open->query_safe('COMMIT');
 all_arrive('the sequence was set back under a worker');
 
+# Whatever else ALTER SEQUENCE says while a worker lives.  With a cache, sessions have numbers in store.
+foreach my $odd ('RESTART WITH 10', 'CACHE 20', 'INCREMENT BY -1', 'INCREMENT BY 7 CACHE 5', 'INCREMENT BY 1 MINVALUE -100 RESTART WITH -50')
+{
+	$node->safe_psql('postgres', "ALTER SEQUENCE outbox.events_seq $odd");
+	emitted($open->query_safe("SELECT outbox.emit('a.b', '{}'::jsonb)"), $node->safe_psql('postgres', $many)) foreach 1 .. 3;
+	all_arrive("ALTER SEQUENCE $odd");
+}
+$node->safe_psql('postgres', "ALTER SEQUENCE outbox.events_seq MAXVALUE 1000000000 CYCLE; SELECT setval('outbox.events_seq', 999999990)");
+my (undef, undef, $full) = $node->psql('postgres', $many);
+like($full, qr/ERROR:.*setval/, 'one that begins anew at its end refuses an event');
+$node->safe_psql('postgres', 'ALTER SEQUENCE outbox.events_seq NO MAXVALUE NO CYCLE MINVALUE 1 RESTART WITH 1 CACHE 1');
+
+# A crash sets it back to its start.
+$node->safe_psql('postgres', 'ALTER SEQUENCE outbox.events_seq SET UNLOGGED');
+emitted($node->safe_psql('postgres', $many));
+$open->quit;
+$node->stop('immediate');
+$node->start;
+emitted($node->safe_psql('postgres', $many));
+all_arrive('a sequence that is not logged, and a crash');
+$open = $node->background_psql('postgres', on_error_stop => 1);
+
 # Again and again, in the midst of a transaction with many events
 emitted($node->safe_psql('postgres', <<"SQL"));
 SELECT outbox.emit('a.b', '{}'::jsonb) FROM generate_series(1, 300) i

@@ -97,6 +97,20 @@ $writer->quit;
 is(ask('SELECT reason IS NULL FROM outbox.status'), 't', 'one that has read them is not');
 $reader->quit;
 
+# --- Positions cannot be moved to the other table
+$reader = $node->background_psql('postgres');
+$holder = $reader->query("BEGIN; SELECT count(*) FROM outbox.positions \\g /dev/null\nSELECT pg_backend_pid()");
+is(ask('SELECT reason IS NULL FROM outbox.status'), 't', 'few of them are worth no word');
+ask(<<'SQL');
+INSERT INTO outbox.positions SELECT p.piece, -n, p.endpoint_id, p.shared, p.generation, p.read_tick, p.read, p.read_seq_low, p.reading_tick, p.reading,
+	p.reading_seq_low, p.reading_seq_high, p.last_seq, p.pending, p.delivered, p.failed_attempts, p.settled_at, p.counters, p.failing_since, p.failing_told,
+	p.state_since, p.probes
+FROM (SELECT * FROM outbox.positions ORDER BY endpoint_id DESC, number DESC LIMIT 1) p, generate_series(1, 500000) n
+SQL
+cmp_ok(ask("SELECT pg_relation_size('outbox.positions_0') + pg_relation_size('outbox.positions_1')"), '>', 64 * 1024 * 1024, 'there are many');
+ok(wait_sql($node, "SELECT reason ~ '^retention overdue, held by pid $holder, since 20' FROM outbox.status"), 'a session that has read them is named');
+$reader->quit;
+
 # --- A replay keeps what it has yet to read, though its endpoint is at the end of the log
 ask("SELECT count(outbox.emit('z', '{}')) FROM generate_series(1, 5000)");
 endpoint($node, $receiver, 'z', '/ok/z', "topics => '{z}', rate_limit => 0.01");
