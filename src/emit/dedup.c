@@ -20,7 +20,6 @@
 #include "utils/rel.h"
 #include "utils/timestamp.h"
 
-#include "base/compat.h"
 #include "base/crash_point.h"
 #include "base/query.h"
 #include "base/settings.h"

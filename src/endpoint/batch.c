@@ -21,7 +21,6 @@
 #include "endpoint/window.h"
 #include "log/durable.h"
 #include "log/payload.h"
-#include "log/step.h"
 
 /*
  * True if the next failure would exhaust max_attempts, or max_age has passed, or the receiver

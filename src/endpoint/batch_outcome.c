@@ -16,7 +16,6 @@
 #include "endpoint/batch.h"
 #include "endpoint/lane.h"
 #include "endpoint/outcome.h"
-#include "endpoint/pace.h"
 #include "endpoint/status.h"
 #include "format/batch_answer.h"
 

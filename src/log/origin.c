@@ -32,7 +32,6 @@
 #include "base/settings.h"
 #include "base/table_rows.h"
 #include "base/version.h"
-#include "log/event_stamp.h"
 #include "log/origin.h"
 #include "server/wakeup.h"
 

@@ -7,7 +7,6 @@
  */
 #include "base/outbox.h"
 
-#include "base/memory.h"
 #include "log/page.h"
 #include "log/payload.h"
 #include "log/step.h"

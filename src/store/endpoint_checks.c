@@ -33,7 +33,6 @@
 #include "emit/emit_topics.h"
 #include "endpoint/endpoint_stats.h"
 #include "format/signature.h"
-#include "log/log.h"
 #include "server/shmem.h"
 #include "server/wakeup.h"
 #include "server/worker_slot.h"

@@ -15,7 +15,6 @@
 #include "endpoint/lane.h"
 #include "endpoint/operator.h"
 #include "endpoint/parking.h"
-#include "endpoint/retries.h"
 #include "endpoint/tally.h"
 #include "log/kept.h"
 #include "log/transaction.h"

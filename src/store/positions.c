@@ -13,7 +13,6 @@
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 
-#include "base/crash_point.h"
 #include "base/query.h"
 #include "base/seq_set.h"
 #include "base/table_rows.h"
@@ -21,9 +20,6 @@
 #include "endpoint/parking.h"
 #include "endpoint/tally.h"
 #include "log/tables.h"
-#include "log/transaction.h"
-#include "server/shares.h"
-#include "server/subscription.h"
 #include "store/positions.h"
 
 #define ROW_BYTES 160 /* of a row, about */

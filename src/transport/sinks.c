@@ -14,7 +14,6 @@
 #include "port/atomics.h"
 #include "utils/memutils.h"
 
-#include "base/names.h"
 #include "base/settings.h"
 #include "log/step.h"
 #include "transport/address.h"

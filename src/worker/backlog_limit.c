@@ -34,7 +34,6 @@
 #include "worker/judge.h"
 #include "worker/kept_limit.h"
 #include "worker/loop.h"
-#include "worker/roster.h"
 
 #define LOOK_EVERY (1 * USECS_PER_SEC)
 

@@ -41,7 +41,6 @@
 #include "worker/leftovers.h"
 #include "worker/loop.h"
 #include "worker/operator_commands.h"
-#include "worker/publish.h"
 #include "worker/reader.h"
 #include "worker/replay.h"
 #include "worker/roster.h"

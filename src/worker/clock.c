@@ -18,7 +18,6 @@
 #include "base/query.h"
 #include "endpoint/status.h"
 #include "log/transaction.h"
-#include "store/parked.h"
 #include "worker/clock.h"
 
 #define TOLERANCE (1 * USECS_PER_SEC)

@@ -11,7 +11,6 @@
 #include "base/crash_point.h"
 #include "base/encoding.h"
 #include "base/memory.h"
-#include "base/settings.h"
 #include "endpoint/batch.h"
 #include "endpoint/outcome.h"
 #include "endpoint/pace.h"
@@ -29,7 +28,6 @@
 #include "worker/dispatch.h"
 #include "worker/judge.h"
 #include "worker/loop.h"
-#include "worker/roster.h"
 #include "worker/slots.h"
 #include "worker/watchdog.h"
 

@@ -13,7 +13,6 @@
 #include "endpoint/operator.h"
 #include "endpoint/status.h"
 #include "store/endpoint_options.h"
-#include "transport/sinks.h"
 #include "worker/links.h"
 #include "worker/loop.h"
 #include "worker/watchdog.h"

@@ -19,7 +19,6 @@
 #include "base/crash_point.h"
 #include "base/query.h"
 #include "base/table_rows.h"
-#include "endpoint/lane.h"
 #include "endpoint/operator.h"
 #include "endpoint/outcome.h"
 #include "endpoint/parking.h"
@@ -35,7 +34,6 @@
 #include "worker/command_pass.h"
 #include "worker/loop.h"
 #include "worker/operator_commands.h"
-#include "worker/reader.h"
 #include "worker/slots.h"
 
 /* Commands per transaction, and µs after which it takes no more of them. */

@@ -11,7 +11,6 @@
 #include "utils/memutils.h"
 
 #include "endpoint/subscribers.h"
-#include "worker/loop.h"
 #include "worker/others.h"
 
 typedef struct OtherEndpoint

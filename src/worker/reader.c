@@ -11,7 +11,6 @@
 #include "endpoint/retries.h"
 #include "endpoint/status.h"
 #include "log/step.h"
-#include "log/transaction.h"
 #include "store/parked.h"
 #include "worker/busy.h"
 #include "worker/head.h"

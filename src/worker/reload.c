@@ -38,7 +38,6 @@
 #include "worker/busy.h"
 #include "worker/challenges.h"
 #include "worker/changes.h"
-#include "worker/dispatch.h"
 #include "worker/forget.h"
 #include "worker/loop.h"
 #include "worker/others.h"

@@ -15,7 +15,6 @@
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
-#include "base/compat.h"
 #include "base/crash_point.h"
 #include "base/memory.h"
 #include "base/settings.h"
@@ -30,7 +29,6 @@
 #include "server/worker_slot.h"
 #include "store/positions.h"
 #include "store/settle.h"
-#include "worker/busy.h"
 #include "worker/dispatch.h"
 #include "worker/loop.h"
 #include "worker/reload.h"

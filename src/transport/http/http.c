@@ -7,7 +7,6 @@
  * 'done' is called.  It is then free again, and keeps its handle, its buffers and all
  * options that need not be set twice.
  */
-#include "base/settings.h"
 #include "transport/http/http_internal.h"
 
 #include <stdlib.h>

@@ -4,7 +4,6 @@
  *
  * Nothing here needs a worker or the network, so any backend can check an endpoint.
  */
-#include "base/settings.h"
 #include "transport/http/http.h"
 
 #include <arpa/inet.h>
@@ -14,7 +13,6 @@
 #include <stdlib.h>
 #include <strings.h>
 
-#include "transport/address.h"
 #include "transport/host.h"
 
 /*
