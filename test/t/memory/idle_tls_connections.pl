@@ -4,6 +4,7 @@
 use strict;
 use warnings;
 
+use List::Util qw(min);
 use OutboxTest;
 use OutboxTest::Network;
 use PostgreSQL::Test::Cluster;
@@ -49,8 +50,15 @@ sub visit
 ask("SELECT outbox.create_endpoint('one', 'https://host-1.many.localhost/', topics => '{one}')");
 visit($_) foreach 1 .. WARM_UP;
 my $before = memory();
-visit($_) foreach WARM_UP + 1 .. HOSTS;
+visit($_) foreach WARM_UP + 1 .. HOSTS - 50;
+
+# What is free is returned from time to time, so the least counts.
 my $took = memory() - $before;
+foreach (HOSTS - 49 .. HOSTS)
+{
+	visit($_);
+	$took = min($took, memory() - $before);
+}
 
 is(scalar(() = lines_of($front->{journal}, qr/^tls /)), HOSTS, 'a connection for each host');
 my $sockets = grep { (readlink($_) // '') =~ /^socket:/ } glob "/proc/$worker/fd/*";
