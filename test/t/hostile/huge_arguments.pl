@@ -54,6 +54,7 @@ my %values = (
 	oid => [ 0, 4294967295 ],
 	real => [ @numbers, map { "'$_'" } qw(NaN Infinity -Infinity 1e-45 3e38) ],
 	xid8 => [ q('0'), q('18446744073709551615') ],
+	pg_lsn => [ q('0/0'), q('FFFFFFFF/FFFFFFFF') ],
 	pg_snapshot => [ q('1:1:'), q('18446744073709551615:18446744073709551615:') ],
 	interval => [ map({ "'$_'" } '0', '-178000000 years', '178000000 years', '1 us', '-1 day'), ($node->pg_version >= 17 ? q('infinity') : ()) ],
 	'timestamp with time zone' => [ map { "'$_'" } 'infinity', '-infinity', '4713-01-01 BC', '294276-12-31' ],
