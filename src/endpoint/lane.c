@@ -347,8 +347,8 @@ outbox_lane_answer(OutboxEndpoint *ep, OutboxLane *lane, bool retrying, bool dea
  * The list is in the order of seq.  A delivery from the log belongs to its end.  A
  * delivery that comes back from tables is put in its place.
  */
-void
-outbox_lane_wait(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d)
+static void
+wait_in(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d)
 {
 	dlist_node *before = dlist_is_empty(&lane->waiting) ? NULL :
 														  dlist_tail_node(&lane->waiting);
@@ -379,7 +379,7 @@ outbox_lane_place(OutboxEndpoint *ep, OutboxDelivery *d, bool known)
 	}
 	lane = outbox_lane_get(ep, key, known);
 	d->lane = lane;
-	outbox_lane_wait(ep, lane, d);
+	wait_in(ep, lane, d);
 	outbox_lane_advance(ep, lane);
 }
 

@@ -51,9 +51,6 @@ extern void	  outbox_lanes_forget_rows(OutboxEndpoint *ep);
  */
 extern void outbox_lane_place(OutboxEndpoint *ep, OutboxDelivery *d, bool known);
 
-/* Adds the delivery to the lane's waiting followers. */
-extern void outbox_lane_wait(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d);
-
 /*
  * If the lane has no live head and is not blocked, makes its next delivery the head.  May
  * free the lane, if nothing is left in it.

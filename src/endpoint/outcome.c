@@ -17,8 +17,9 @@
 #include "endpoint/status.h"
 #include "endpoint/tally.h"
 
-void
-outbox_leave_flight(OutboxEndpoint *ep, OutboxDelivery *d)
+/* Ends its flight: it is on no list then, and its lane has no head. */
+static void
+leave_flight(OutboxEndpoint *ep, OutboxDelivery *d)
 {
 	dlist_delete(&d->node);
 	ep->queue->nin_flight--;
@@ -82,7 +83,7 @@ outbox_outcome_dead(OutboxEndpoint *ep, OutboxDelivery *d, const char *reason,
 {
 	OutboxLane *lane = d->lane;
 
-	outbox_leave_flight(ep, d);
+	leave_flight(ep, d);
 	outbox_outcome_give_up(ep, d, reason, error);
 	if (lane == NULL)
 		return;
@@ -276,7 +277,7 @@ done_badly(OutboxEndpoint *ep, OutboxDelivery *d, const OutboxOutcome *o, Timest
 			return;
 		}
 	}
-	outbox_leave_flight(ep, d);
+	leave_flight(ep, d);
 	outbox_outcome_retry(ep, d, now + outbox_outcome_wait(ep, d, o));
 }
 
@@ -308,7 +309,7 @@ outbox_outcome_done(OutboxEndpoint *ep, OutboxDelivery *d, const OutboxOutcome *
 		return;
 	}
 
-	outbox_leave_flight(ep, d);
+	leave_flight(ep, d);
 	outbox_outcome_delivered(ep, d, now);
 	outbox_status_success(ep, now);
 	if (lane)

@@ -7,11 +7,6 @@
 
 #include "endpoint/endpoint.h"
 
-/*
- * Ends the flight of a delivery: it is on no list then, and its lane has no head.
- */
-extern void outbox_leave_flight(OutboxEndpoint *ep, OutboxDelivery *d);
-
 /* Notes a failed attempt: counts it and keeps 'error'. */
 extern void outbox_outcome_failed(OutboxEndpoint *ep, OutboxDelivery *d,
 								  const OutboxOutcome *o, const char *error);

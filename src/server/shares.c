@@ -76,11 +76,12 @@ worth_moving(const OutboxDatabase *d, int from, int difference)
 }
 
 /*
- * Shares without endpoints stay where they are while their worker takes part.  A share
- * is moved when it gets its first endpoint.
+ * Assigns the shares to the workers, when one joins, is to retire, or has ended: as evenly
+ * as the numbers of endpoints allow, with as few moves as possible.  Shares without
+ * endpoints stay while their worker takes part, and move when they get the first one.
  */
-void
-outbox_shares_distribute(OutboxDatabase *d)
+static void
+distribute(OutboxDatabase *d)
 {
 	int	 load[OUTBOX_MAX_WORKERS] = {0};
 	bool changed = false;
@@ -123,7 +124,7 @@ void
 outbox_shares_retire(OutboxDatabase *d, int worker)
 {
 	d->workers[worker].retiring = true;
-	outbox_shares_distribute(d);
+	distribute(d);
 	wake_to_read_shares(d);
 }
 
@@ -135,7 +136,7 @@ outbox_shares_exit(OutboxDatabase *d, int worker)
 	for (int s = 0; s < OUTBOX_SHARES; s++)
 		if (d->owner[s] == worker + 1)
 			d->owner[s] = 0;
-	outbox_shares_distribute(d);
+	distribute(d);
 
 	/* Shares that are already assigned to other workers are free from now on. */
 	wake_to_read_shares(d);
@@ -150,7 +151,7 @@ outbox_shares_join(OutboxDatabase *database, int worker)
 	me = worker + 1;
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
 	db->workers[worker].serves = true;
-	outbox_shares_distribute(db);
+	distribute(db);
 	LWLockRelease(outbox_shared->lock);
 
 	/* Now that one worker serves, the launcher may start more. */
@@ -265,6 +266,6 @@ outbox_shares_weigh(const uint16 *weight)
 			db->wanted[s] = 0;
 		db->weight[s] = weight[s];
 	}
-	outbox_shares_distribute(db);
+	distribute(db);
 	LWLockRelease(outbox_shared->lock);
 }

@@ -31,13 +31,6 @@ extern int outbox_share_of(int32 endpoint_id);
 
 /* ------------------------------------------- to be called with the exclusive lock */
 
-/*
- * Assigns the shares to the workers: as evenly as the numbers of endpoints allow, with
- * as few moves as possible.  To be called when a worker joins, is to retire, or has
- * ended.
- */
-extern void outbox_shares_distribute(OutboxDatabase *db);
-
 /* Makes a worker retire: it ends when other workers have taken its shares. */
 extern void outbox_shares_retire(OutboxDatabase *db, int worker);
 

@@ -37,6 +37,7 @@
 #include "server/wakeup.h"
 #include "server/worker_slot.h"
 #include "store/endpoint_options.h"
+#include "store/positions.h"
 #include "transport/http/http.h"
 #include "transport/sinks.h"
 
@@ -195,11 +196,9 @@ OUTBOX_FUNCTION(outbox_position_now_1_0, 1)
 	(void) GetTopTransactionId();
 	tick = outbox_tick_in_session(PG_GETARG_OID(0));
 	then = outbox_tick_before_own_commit(tick);
-	values[0] = DirectFunctionCall1(pg_snapshot_in,
-									CStringGetDatum(outbox_tick_snapshot(tick)));
+	values[0] = outbox_snapshot_datum(tick);
 	values[1] = Int64GetDatum(tick->seq_low);
-	values[2] = DirectFunctionCall1(pg_snapshot_in,
-									CStringGetDatum(outbox_tick_snapshot(then)));
+	values[2] = outbox_snapshot_datum(then);
 	outbox_tick_unref(tick);
 	outbox_tick_unref(then);
 	PG_RETURN_DATUM(
