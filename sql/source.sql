@@ -812,15 +812,19 @@ BEGIN
              WHERE t.schemaname = 'outbox' AND t.tablename = landing LOOP
         EXECUTE format(
             'INSERT INTO outbox.removed (publication, begun_at, ended_at, begins, ends, events)'
-            ' SELECT %L, b.at, m.at, b.begins, m.ends, sum(t.n)'
-            ' FROM (SELECT array_agg(pg_snapshot_xmax(k.seen) ORDER BY k.mark) AS bounds,'
-            '              array_agg(k.mark ORDER BY k.mark) AS marks FROM outbox.marks k) a,'
-            ' LATERAL (SELECT e.xid, count(*) AS n FROM outbox.%I e WHERE %s AND %s GROUP BY e.xid) t'
-            ' LEFT JOIN LATERAL (SELECT k.* FROM outbox.marks k'
-            '     WHERE k.mark >= a.marks[width_bucket(t.xid, a.bounds) + 1] AND pg_visible_in_snapshot(t.xid, k.seen)'
-            '     ORDER BY k.mark LIMIT 1) m ON true'
-            ' LEFT JOIN LATERAL (SELECT k.* FROM outbox.marks k WHERE k.mark < m.mark ORDER BY k.mark DESC LIMIT 1) b ON true'
-            ' GROUP BY b.mark, b.at, b.begins, m.mark, m.at, m.ends', p.pubname, landing, which, p.share);
+            ' SELECT %L, b.at, m.at, b.begins, m.ends, c.n'
+            ' FROM (SELECT CASE WHEN p.xid < p.all_seen[p.place] THEN p.marks[p.place]'
+            '              ELSE (SELECT min(k.mark) FROM outbox.marks k'
+            '                    WHERE k.mark >= p.marks[p.place] AND pg_visible_in_snapshot(p.xid, k.seen)) END AS mark, sum(p.n) AS n'
+            '       FROM (SELECT a.all_seen, a.marks, t.xid, t.n, width_bucket(t.xid, a.none_seen) + 1 AS place'
+            '             FROM (SELECT array_agg(pg_snapshot_xmin(k.seen) ORDER BY k.mark) AS all_seen,'
+            '                          array_agg(pg_snapshot_xmax(k.seen) ORDER BY k.mark) AS none_seen,'
+            '                          array_agg(k.mark ORDER BY k.mark) AS marks FROM outbox.marks k) a,'
+            '             (SELECT e.xid, count(*) AS n FROM outbox.%I e WHERE %s AND %s GROUP BY e.xid) t) p'
+            '       GROUP BY 1) c'
+            ' LEFT JOIN outbox.marks m ON m.mark = c.mark'
+            ' LEFT JOIN LATERAL (SELECT k.* FROM outbox.marks k WHERE k.mark < m.mark ORDER BY k.mark DESC LIMIT 1) b ON true',
+            p.pubname, landing, which, p.share);
     END LOOP;
 END $$;
 

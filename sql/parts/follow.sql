@@ -55,6 +55,7 @@ CREATE TABLE outbox.followed (
     refuses      bool NOT NULL DEFAULT false, -- the problem is the source's answer
     lost         text,                   -- the state that it is in since (NULL: it can be followed)
     late_since   timestamptz,            -- events of this time were not taken a round later (NULL: all were)
+    last_event_at timestamptz,           -- its newest event
     behind       int8,                   -- bytes of WAL that are not taken yet
     retained     int8,                   -- bytes of WAL that the slot retains
     room         int8                    -- bytes that it may still retain (NULL: no limit)

@@ -27,7 +27,8 @@ BEGIN
                 'SELECT ARRAY[c.before::text, c.timeline, c.seen::text, c.lsn::text, s.wal_status, s.confirmed_flush_lsn::text,'
                 ' (pg_current_wal_lsn() - s.confirmed_flush_lsn)::int8::text,'
                 ' (pg_current_wal_lsn() - s.restart_lsn)::int8::text, s.safe_wal_size::text,'
-                ' (SELECT p.oid FROM pg_publication p WHERE p.pubname = %2$L)::text, outbox.source_version(), c.had::text]'
+                ' (SELECT p.oid FROM pg_publication p WHERE p.pubname = %2$L)::text, outbox.source_version(), c.had::text,'
+                ' (SELECT e.created_at::text FROM outbox.emitted e ORDER BY e.xid DESC, e.seq DESC LIMIT 1)]'
                 ' FROM outbox.check_in(%1$L, NULL) c LEFT JOIN pg_replication_slots s ON s.slot_name = %1$L',
                 had.slot, f.publication)) r;
             lost := CASE WHEN has[10] IS NULL THEN 'publication_lost'
@@ -56,6 +57,7 @@ BEGIN
                     WHEN 'version_differs' THEN format(
                         'its sql/source.sql has version %s, and this server knows 1.0; update the older of the two', has[11])
                     WHEN 'restored' THEN 'this server or the source was restored or promoted, or its publication made anew; it is followed anew' END,
+                last_event_at = COALESCE(has[13]::timestamptz, o.last_event_at),
                 behind = has[7]::int8, retained = has[8]::int8, room = has[9]::int8,
                 round = o.round + (lost IS NULL)::int4,
                 taken = CASE WHEN lost IS NULL AND passed THEN COALESCE(o.seen, o.taken) ELSE o.taken END,
@@ -176,7 +178,7 @@ SELECT f.name,
             WHEN f.problem IS NOT NULL THEN f.problem
             WHEN NOT s.subenabled THEN 'subscription ' || s.subname || ' is disabled'
             WHEN w.pid IS NULL THEN 'no process receives: the log of this server says why' END AS reason,
-       f.followed_at, f.slot, f.asked_at, f.answered_at, f.behind, f.retained, f.room, w.last_msg_receipt_time AS heard_at,
+       f.followed_at, f.slot, f.asked_at, f.answered_at, f.last_event_at, f.behind, f.retained, f.room, w.last_msg_receipt_time AS heard_at,
        f.late_since,
        (SELECT count(*) FROM outbox.refused_events r WHERE r.source = f.name) AS refused,
        (SELECT COALESCE(sum(COALESCE(m.at_most, GREATEST(m.at_least, 1))), 0)::int8 FROM outbox.missed_events m WHERE m.source = f.name) AS missed
@@ -190,7 +192,8 @@ COMMENT ON COLUMN outbox.sources.reason IS 'why it does not stream, or does not 
 COMMENT ON COLUMN outbox.sources.followed_at IS 'when `outbox.follow()` was called';
 COMMENT ON COLUMN outbox.sources.slot IS 'its replication slot at the source';
 COMMENT ON COLUMN outbox.sources.asked_at IS 'when the source was asked last, every 30 s (NULL: not yet)';
-COMMENT ON COLUMN outbox.sources.answered_at IS 'when it said the next three (NULL: not yet)';
+COMMENT ON COLUMN outbox.sources.answered_at IS 'when it said the next four (NULL: not yet)';
+COMMENT ON COLUMN outbox.sources.last_event_at IS 'time of its newest event, by its clock (NULL: it had none)';
 COMMENT ON COLUMN outbox.sources.behind IS 'bytes of WAL at the source that are not taken yet';
 COMMENT ON COLUMN outbox.sources.retained IS 'bytes of WAL that the slot retains at the source';
 COMMENT ON COLUMN outbox.sources.room IS 'bytes that it may still retain (NULL: `max_slot_wal_keep_size` sets no limit)';

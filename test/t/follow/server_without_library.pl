@@ -70,6 +70,8 @@ is(ask("SELECT tenant || ' ' || headers::text || ' ' || key FROM outbox.all_even
 is(ask("SELECT created_at FROM outbox.all_events WHERE id = '$ids[1]'"), at_source("SELECT created_at FROM outbox.events WHERE id = '$ids[1]'"), 'and its time');
 is(ask('SELECT state FROM outbox.sources'), 'streaming', 'the view says so');
 ok(wait_sql($follower, 'SELECT answered_at IS NOT NULL FROM outbox.sources'), 'a process asks the source, without a call');
+ask('SELECT outbox.keep_sources()');
+is(ask('SELECT last_event_at FROM outbox.sources'), at_source('SELECT max(created_at) FROM outbox.events'), 'and learns when it emitted last');
 
 # --- What outbox refuses is set aside, and the rest goes on
 
