@@ -2,7 +2,7 @@
 use strict;
 use warnings;
 
-use OutboxTest;
+use OutboxTest qw(:DEFAULT !ask);
 use OutboxTest::Followed;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;

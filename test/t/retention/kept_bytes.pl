@@ -13,12 +13,6 @@ my $node = outbox_node('main', conf => "outbox.retention = '2 s'\noutbox.attempt
 my $receiver = OutboxTest::Receiver->new('main');
 my $limit = 100_000;
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # Events with payloads of about so many bytes that do not compress
 sub events
 {

@@ -12,12 +12,6 @@ my $made = 3000;
 my $node = outbox_node('main', conf => "log_min_messages = debug1\n");
 my $receiver = OutboxTest::Receiver->new('main');
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # How many settings each step has read
 sub steps
 {
