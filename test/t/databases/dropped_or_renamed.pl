@@ -136,5 +136,8 @@ ok(worker_pid($node, 'three'), 'and CREATE EXTENSION brings one');
 endpoint($node, $receiver, 'all', '/ok/three', undef, 'three');
 works('three', '/ok/three', 'anew');
 
+# Each worker was asked once, and so could store what it had.
+unlike(slurp_file($node->logfile), qr/FATAL:  terminating background worker/, 'no worker was ended before it had stored all');
+
 $node->stop;
 done_testing();
