@@ -70,10 +70,11 @@ def one_run(bench, cluster, count, bad):
     return count * HEALTHY / (ended - begun), reasons
 
 
-def beside_slow(bench, count, tenants, files):
+def beside_slow(bench, count, tenants, files, fasts=1):
     """Requests/s of a fast endpoint beside slow ones that always have something to send, and
     its longest wait between two.  'tenants': one has the slow ones, and another the fast one.
-    'files': descriptors that a process may have."""
+    'files': descriptors that a process may have.  'fasts': as many fast ones; the requests of one
+    of them, on average."""
     port = free_port()
     journal = bench.machine.dir / f"journal-{port}"
     receiver = bench.machine.start(HERE / "slow.py", port, journal, log=f"{journal}.log")
@@ -82,7 +83,8 @@ def beside_slow(bench, count, tenants, files):
     slow, fast = ("slow", "fast") if tenants else (None, None)
     cluster.sql.rows(f"SELECT count(outbox.create_endpoint('slow-' || n, 'http://127.0.0.1:{port}/'"
                      f" || n, '{{slow}}', timeout => '1 min'{of_tenant(slow)})) FROM generate_series(1, {count}) n")
-    cluster.create_endpoint("fast", f"http://127.0.0.1:{port}/fast", f", '{{fast}}'{of_tenant(fast)}")
+    for n in range(fasts):
+        cluster.create_endpoint(f"fast-{n}", f"http://127.0.0.1:{port}/fast", f", '{{fast}}'{of_tenant(fast)}")
     cluster.emit(1000, topic="slow", tenant=slow)
     cluster.settle(2)
     # All slow ones answer at once at first, and a slot becomes free when one answers.
@@ -94,12 +96,12 @@ def beside_slow(bench, count, tenants, files):
     time.sleep(bench.scale(4, 2) * turn)
     ended = time.time()
     times = [float(line) for line in journal.read_text().splitlines() if begun <= float(line) <= ended]
-    reason = cluster.sql.value("SELECT reason FROM outbox.stats WHERE endpoint = 'fast'")
+    reason = cluster.sql.value("SELECT reason FROM outbox.stats WHERE endpoint = 'fast-0'")
     cluster.check()
     cluster.stop()
     bench.machine.stop(receiver)
     edges = [begun, *times, ended]
-    return len(times) / (ended - begun), max(b - a for a, b in zip(edges, edges[1:])), reason
+    return len(times) / fasts / (ended - begun), max(b - a for a, b in zip(edges, edges[1:])), reason
 
 
 def fair_slots(count, tenants, files):
@@ -123,6 +125,11 @@ def measure_slow(bench):
                                  " requests/s, and the longest time between two",
                                  f"{rate:.1f}/s, {gap:.2f} s", f"{0.9 * fair:.1f}/s", rate >= 0.9 * fair,
                                  reason=reason)
+    many, fasts = 4000, 16
+    rate, _, reason = beside_slow(bench, many, False, None, fasts)
+    fair = fair_slots(many, False, None) / FAST
+    bench.report.add(SECTION, f"each of {fasts} fast endpoints beside {many:,} slow ones: requests/s",
+                     f"{rate:.1f}/s", f"{0.9 * fair:.1f}/s", rate >= 0.9 * fair, reason=reason)
 
 
 def measure(bench):
