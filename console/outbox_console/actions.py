@@ -47,6 +47,7 @@ class Plan:
     fields: list = dataclasses.field(default_factory=list)
     ready: bool = True          # false: fields are to be filled in first
     secret: bool = False        # the value is shown once, and nowhere else
+    alone: bool = False         # its call refuses to run inside a transaction
     also: list = dataclasses.field(default_factory=list)    # other actions: (name, words, fields)
 
 
@@ -255,7 +256,7 @@ GOING = {"retry": ("Sending again", ("dead", "retrying")), "discard": ("Discardi
          "resume": ("Sending what waited", ("pending", "processing", "retrying", "blocked"))}
 
 
-def follow(form, names, what, row):
+def leads(form, names, what, row):
     """Where a retry or a discard leads: to the delivery, or to a page with a bar, of the endpoint or of all of them."""
     if form.get("event"):
         return lambda v: "/delivery/%s/%s" % (quote(names[0], safe=""), form.event())
@@ -267,7 +268,7 @@ async def retry(session, form):
     """Sends dead deliveries again."""
     phrase, n, source, args, names = await chosen(session, form, True)
     row = await failed(session, names)
-    to, inactive = follow(form, names, "retry", row), row.get("state")
+    to, inactive = leads(form, names, "retry", row), row.get("state")
     return Plan("Send %s again" % phrase,
                 ["Due now, and tried anew with all attempts: %s." % phrase, how_many(n)]
                 + (["Those that wait for a retry are sent now, too."] if not form.get("reason") and (form.get("topics") or form.get("since")) else [])
@@ -280,7 +281,7 @@ async def retry(session, form):
 async def discard(session, form):
     """Gives dead deliveries up."""
     phrase, n, source, args, names = await chosen(session, form)
-    to = follow(form, names, "discard", await failed(session, names))
+    to = leads(form, names, "discard", await failed(session, names))
     return Plan("Discard %s" % phrase,
                 ["Given up for good: %s. They cannot be sent again from here." % phrase, how_many(n),
                  "Where an endpoint blocks a key behind a dead letter, the key goes on."],
@@ -355,8 +356,9 @@ async def replay(session, form):
         begin, until, topics = form.time("from"), form.time("to"), form.get("topics").replace(",", " ").split() or None
         args = (names, begin, until, topics, topics)
         found = (await session.read(COUNT_REPLAY, *args)).row
-        dead = (await session.read("SELECT count(*) AS n FROM (SELECT FROM outbox.dead_letters WHERE endpoint = ANY (%s) AND created_at BETWEEN %s AND %s"
-                                   " AND (%s::text[] IS NULL OR outbox.topic_in(topic, %s::text[])) LIMIT 100001) d", *args)).row
+        dead = (await session.read("SELECT count(*) AS n FROM (SELECT FROM outbox.dead_letters d JOIN outbox.endpoints p ON p.name = d.endpoint WHERE p.name = ANY (%s)"
+                                   " AND d.created_at BETWEEN %s AND %s AND (%s::text[] IS NULL OR outbox.topic_in(d.topic, %s::text[]))"
+                                   " AND outbox.topic_in(d.topic, p.topics) AND outbox.filter_matches(d.payload, p.filter) LIMIT 100001) d", *args)).row
         plan.will = ["Sent again to %s, delivered or not: what was emitted from %s to %s UTC%s." % (where, *(
             t.astimezone(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M:%S") for t in (begin, until)), " with the topics " + " ".join(topics) if topics else ""),
             how_many(found and dead and found["n"] - (dead["n"] if found["n"] <= 100000 else 0)),
@@ -605,7 +607,40 @@ async def limits(session, form):
     return plan
 
 
-ACTIONS = {"pause": pause, "resume": resume, "test": test, "retry": retry, "discard": discard, "resend": resend, "cancel": cancel,
+async def follow(session, form):
+    """Follows a source, anew where it was followed before."""
+    name, service, publication, keep = form.get("name"), form.get("service"), form.get("publication", "outbox"), form.get("keep", "1 day")
+    return Plan("Follow %s" % (name or "a source"),
+                ["Events that the source still has and this database lacks are taken over, each once: how many is known when it is done. Then new ones come."],
+                "Follow it", "/system", [("SELECT outbox.follow(%s, 'service=' || %s::text, %s, %s::interval)", (name, service, publication, keep))],
+                lambda v: "%s is followed. %s taken over." % (name, count(v[0], "event was", "events were")), ready=bool(name and service), alone=True,
+                fields=[Field("name", "Name", name, "small letters, digits, _"), Field("service", "Service", service, "its entry in pg_service.conf of this server"),
+                        Field("publication", "Publication", publication), Field("keep", "Kept for", keep, "how long its events are kept at the source")])
+
+
+async def unfollow(session, form):
+    """Follows a source no more."""
+    name = form.need("name")
+    row = (await session.read("SELECT pg_size_pretty(retained) AS retained FROM outbox.sources WHERE name = %s", name)).row
+    if not row:
+        raise Refused("No source %s is followed." % name)
+    return Plan("Stop following %s" % name, ["Nothing more is taken from it, and what has come is delivered. Its replication slot there is dropped, which retains %s."
+                                            % (row["retained"] or "an unknown amount")],
+                "Stop following it", "/system", [("SELECT outbox.unfollow(%s)", (name,))], lambda v: "%s is followed no more." % name, danger=True, alone=True)
+
+
+async def describe(session, form):
+    """Describes a topic that the catalogue does not have."""
+    topic, said, example = form.get("topic"), form.get("description"), form.get("example")
+    if topic and (await session.read("SELECT FROM outbox.event_types WHERE topic = %s", topic)).rows:
+        raise Refused("%s is described already. outbox.set_event_type() replaces all that is said of it." % topic)
+    return Plan("Describe %s" % (topic or "a topic"), ["Customers read it in the portal. Where only described topics may be emitted, this one may be from now on."],
+                "Describe it", "/catalogue", [("SELECT outbox.set_event_type(%s, %s, example => %s::jsonb)::text", (topic, said or None, example or None))],
+                lambda v: "%s is described." % topic, ready=bool(topic),
+                fields=[Field("topic", "Topic", topic), Field("description", "Description", said), Field("example", "Example", example, "a payload in JSON")])
+
+
+ACTIONS = {"follow": follow, "unfollow": unfollow, "describe": describe, "pause": pause, "resume": resume, "test": test, "retry": retry, "discard": discard, "resend": resend, "cancel": cancel,
            "replay": replay, "cancel_replay": cancel_replay, "skip": skip, "seek": seek, "alter": alter, "rotate": rotate,
            "secret": secret, "drop": drop, "create": create, "retention": retention, "limits": limits}
 

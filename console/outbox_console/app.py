@@ -135,7 +135,7 @@ class Console:
         """Does what a plan says, and goes where its result is shown."""
         what = " ".join(plan.title.split())
         try:
-            values = await session.act(user.name, plan.calls)
+            values = await session.act(user.name, plan.calls, plan.alone)
         except psycopg.Error as e:
             LOG.info("%s could not: %s (%s)", user.name, what, e.sqlstate)
             return self.problem(request, user, 409, "Nothing was changed", await session.words(e))

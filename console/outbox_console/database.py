@@ -104,18 +104,16 @@ class Session:
         LOG.error("a fault of the console: %s", error)
         return "The console has a fault here: it asks for a %s that does not exist. Its log says which." % missing
 
-    async def act(self, actor, calls):
-        """Carries out calls in one transaction, in the name of an actor.  Returns the value of each, or throws psycopg.Error."""
+    async def act(self, actor, calls, alone=False):
+        """Carries out calls in the name of an actor, in one transaction or alone.  Returns the value of each, or throws psycopg.Error."""
         await self.read("SELECT 1")
-        limit = self.database.action_timeout
+        limit, run = self.database.action_timeout, self.connection.execute
         try:
-            async with asyncio.timeout(limit + 3):
-                async with self.connection.transaction():
-                    run = self.connection.execute
-                    await run("SET TRANSACTION READ WRITE")
-                    await run("SELECT set_config('statement_timeout', %s, true), set_config('outbox.actor', %s, true)",
-                              ("%d ms" % (limit * 1000), actor))
-                    return [next(iter((await (await run(sql, args)).fetchone()).values())) for sql, args in calls]
+            async with asyncio.timeout(limit + 3), contextlib.nullcontext() if alone else self.connection.transaction():
+                await run("SET default_transaction_read_only = off" if alone else "SET TRANSACTION READ WRITE")
+                await run("SELECT set_config('statement_timeout', %s, %s), set_config('outbox.actor', %s, %s)",
+                          ("%d ms" % (limit * 1000), not alone, actor, not alone))
+                return [next(iter((await (await run(sql, args)).fetchone()).values())) for sql, args in calls]
         except TimeoutError as e:
             await self.connection.close()
             raise Away("The database has not answered for %d s. Whether it was done is not known: look before you ask again."
@@ -124,6 +122,9 @@ class Session:
             if self.connection.closed:
                 raise Away("The connection was lost. Whether it was done is not known: look before you ask again.") from e
             raise
+        finally:
+            if alone:   # no other session gets its settings
+                await self.connection.close()
 
 
 class Kept:

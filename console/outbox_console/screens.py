@@ -346,7 +346,7 @@ async def dead(session, q):
             looked = await session.read("SELECT count(*) AS n, min(seq) AS seq FROM (SELECT seq FROM outbox.dead_letters WHERE seq < %s"
                                         " ORDER BY seq DESC LIMIT %s) d", since, COUNTED)
             cursor = looked.row["seq"] if looked.row and looked.row["n"] == COUNTED else None
-    return {"chosen": chosen, "groups": groups, "total": total, "going": progress(total.row, q), "rows": rows, "reasons": words.REASONS, "counted": COUNTED,
+    return {"chosen": chosen, "groups": groups, "total": total, "going": progress(total.row, q), "rows": rows, "reasons": words.REASONS, "lost": advice.LOST, "counted": COUNTED,
             "following": "/dead?" + urlencode({**chosen, "before": cursor}) if cursor else None}
 
 
@@ -404,7 +404,7 @@ async def system(session, _):
             "sources": await session.read("SELECT * FROM outbox.sources ORDER BY name"),
             "replays": await session.read("SELECT * FROM outbox.replay_progress WHERE finished_at IS NULL ORDER BY started_at LIMIT 200"),
             "forgets": await session.read("SELECT * FROM outbox.forget_progress ORDER BY requested_at DESC LIMIT 20"),
-            "sinks": await session.database.kept(sinks), "retained": await session.database.kept(behind),
+            "audit": await changes(session, ""), "sinks": await session.database.kept(sinks), "retained": await session.database.kept(behind),
             "states": words.STATES, "standby": words.STANDBY}
 
 

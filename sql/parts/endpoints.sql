@@ -77,12 +77,12 @@ COMMENT ON TABLE outbox.endpoint_audit IS
 '(100,000 without one)';
 COMMENT ON COLUMN outbox.endpoint_audit.change_id IS 'number of the change';
 COMMENT ON COLUMN outbox.endpoint_audit.at IS 'time of the change';
-COMMENT ON COLUMN outbox.endpoint_audit.tenant IS 'tenant of the endpoint (NULL: none)';
-COMMENT ON COLUMN outbox.endpoint_audit.endpoint IS 'name of the endpoint';
+COMMENT ON COLUMN outbox.endpoint_audit.tenant IS 'tenant of the endpoint or of the limits (NULL: none)';
+COMMENT ON COLUMN outbox.endpoint_audit.endpoint IS 'name of the endpoint (empty: none)';
 COMMENT ON COLUMN outbox.endpoint_audit.actor IS 'outbox.actor of the session (NULL: not set)';
 COMMENT ON COLUMN outbox.endpoint_audit.role IS
 'role of the session, the worker''s for a verdict of the receiver';
-COMMENT ON COLUMN outbox.endpoint_audit.action IS 'create, alter, pause, resume, disable, verify, seek, drop, retry, resend, discard, replay, cancel_replay, cancel or test';
+COMMENT ON COLUMN outbox.endpoint_audit.action IS 'create, alter, pause, resume, disable, verify, seek, drop, retry, resend, discard, replay, cancel_replay, cancel or test, and without an endpoint retention, limits, follow, unfollow or describe';
 COMMENT ON COLUMN outbox.endpoint_audit.before IS 'changed settings, before';
 COMMENT ON COLUMN outbox.endpoint_audit.after IS
 'changed settings, after, or the request: its event or filter, and the number of deliveries';

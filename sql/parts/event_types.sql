@@ -146,6 +146,7 @@ BEGIN
     ON CONFLICT ON CONSTRAINT event_types_pkey DO UPDATE
     SET description = EXCLUDED.description, schema = EXCLUDED.schema, example = EXCLUDED.example,
         version = EXCLUDED.version, deprecated = EXCLUDED.deprecated, changed_at = EXCLUDED.changed_at;
+    PERFORM outbox.note_change(NULL, '', 'describe', '{}', jsonb_build_object('topic', topic));
 END $$;
 COMMENT ON FUNCTION outbox.set_event_type IS
 'Lists a topic in outbox.event_types, or replaces its entry';
@@ -162,7 +163,7 @@ BEGIN
     END IF;
     DELETE FROM outbox.event_types t WHERE t.topic = drop_event_type.topic;
     IF FOUND THEN
-        RETURN;
+        PERFORM outbox.note_change(NULL, '', 'drop', jsonb_build_object('topic', topic), '{}');
     ELSIF if_exists IS TRUE THEN
         RAISE NOTICE 'event type "%" does not exist, skipping', topic;
     ELSE

@@ -391,6 +391,7 @@ DECLARE
     version text;
     problem text;
     cure text;
+    n int8;
 BEGIN
     -- A second call for the same source waits, and finds that it is followed. The view shows who has the lock.
     PERFORM pg_advisory_xact_lock(hashtext('outbox.follow'), hashtext(name));
@@ -479,7 +480,9 @@ BEGIN
     END IF;
 
     PERFORM outbox.refuse_in_block('outbox.follow()');
-    RETURN outbox.take_over(name, conninfo, publication, keep, timeout, true);
+    n := outbox.take_over(name, conninfo, publication, keep, timeout, true);
+    PERFORM outbox.note_change(NULL, '', 'follow', '{}', jsonb_build_object('source', name, 'publication', publication));
+    RETURN n;
 END $$;
 COMMENT ON FUNCTION outbox.follow IS
 'Makes events of the rows that are emitted at another server, from now on, and of present ones, and returns '
@@ -516,6 +519,7 @@ BEGIN
         END;
     END IF;
     DELETE FROM outbox.followed o WHERE o.name = name;
+    PERFORM outbox.note_change(NULL, '', 'unfollow', '{}', jsonb_build_object('source', name));
     PERFORM outbox.forgotten_at(name, NULL);
     PERFORM outbox.endpoint_changed(0);
 END $$;

@@ -22,7 +22,10 @@ BEGIN
     WITH chosen AS MATERIALIZED (
         SELECT k.seq FROM outbox.parked k
         WHERE k.endpoint_id = id AND k.status = ANY (statuses)
-        AND (event IS NULL OR k.event_id = event)
+        -- the number leads to its row among millions; an event that is gone has only its dead letters
+        AND (event IS NULL OR k.event_id = event AND k.seq = ANY (ARRAY(
+            SELECT e.seq FROM outbox.all_events e WHERE e.id = event
+            UNION ALL SELECT d.seq FROM outbox.parked d WHERE d.event_id = event AND d.status = 'dead')))
         AND (since IS NULL OR k.parked_at >= since)
         AND (topics IS NULL OR EXISTS (SELECT 1 FROM outbox.all_events e
                                        WHERE e.seq = k.seq AND e.id = k.event_id AND outbox.topic_in(e.topic, topics)))),
@@ -423,6 +426,8 @@ BEGIN
         ON CONFLICT (log) DO UPDATE SET keep = EXCLUDED.keep;
     END LOOP;
     DELETE FROM outbox.retention_here r WHERE r.log = ANY (reset);
+    PERFORM outbox.note_change(NULL, '', 'retention', '{}', jsonb_strip_nulls(jsonb_build_object(
+        'events', events, 'attempts', attempts, 'reset', NULLIF(reset, '{}'))));
     PERFORM outbox.endpoint_changed(0);
 END $$;
 COMMENT ON FUNCTION outbox.set_retention IS

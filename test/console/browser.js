@@ -244,6 +244,8 @@ const steps = {
     await page.getByRole("button", { name: "Go on" }).click();
     await page.getByRole("button", { name: "Change" }).click();
     await until(() => sql("SELECT rate_limit FROM outbox.tenant_limits('acme')") === "700", "a tenant has a limit");
+    check(sql("SELECT string_agg(action, ' ' ORDER BY change_id) FROM outbox.endpoint_audit WHERE actor = 'local' AND endpoint = ''")
+      === "retention limits", "and both are in the audit with the operator's name");
   },
 
   /* Dead letters of a tenant, of a reason and those that were chosen: what else was sent at their time, and they themselves. */
@@ -300,7 +302,12 @@ const steps = {
 
   /* A customer says that an event did not arrive: found and repaired from the first page, for each cause. */
   async customer(page) {
+    let since, keys, slowest = 0, most = 0;
+    await page.exposeFunction("clicked", () => keys.push("click"));
+    await page.addInitScript(() => addEventListener("click", () => window.clicked(), true));
     const find = async (key, says, what) => {
+      if (since) [slowest, most] = [Math.max(slowest, Date.now() - since), Math.max(most, keys.length)];
+      [since, keys] = [Date.now(), []];
       await page.goto(BASE);
       await page.getByRole("searchbox").fill(key);
       await page.getByRole("searchbox").press("Enter");
@@ -361,6 +368,8 @@ const steps = {
     check(await page.locator("main").getByRole("link", { name: "Send again now" }).count() === 0, "and does not offer what has no effect");
     await ask(page, "Discard", /Given up for good/, "Discard for good");
     await until(() => stat("expired.hooks", "dead") === "0", "it is discarded");
+    check(most <= 8 && slowest < 120000, "each cause is found and repaired in 8 clicks at most", `${most} clicks, ${slowest} ms`);
+    console.log(`# at most ${most} clicks and ${slowest} ms`);
   },
 
   /* The database away, locked, or read-only: said in words, and over by itself. */

@@ -6,6 +6,7 @@ use strict;
 use warnings;
 
 use Carp;
+use HTTP::Tiny;
 use IO::Socket::INET;
 use POSIX ();
 use PostgreSQL::Test::Cluster;
@@ -175,6 +176,18 @@ sub url
 {
 	my ($self) = @_;
 	return "http://127.0.0.1:$self->{port}";
+}
+
+# Asks for an action as a form of the console's own page does.
+sub act
+{
+	my ($self, $action, %fields) = @_;
+	my $http = HTTP::Tiny->new(max_redirect => 0, timeout => 60);
+	my $asked = $http->get($self->url . "/do/$action?" . $http->www_form_urlencode(\%fields));
+	my ($token) = $asked->{content} =~ /name="token" value="(\w+)"/;
+	my ($cookie) = ($asked->{headers}{'set-cookie'} // '') =~ /\b(outbox_console=[^;]+)/;
+	return $asked unless $token;
+	return $http->post_form($self->url . "/do/$action", { %fields, token => $token, sure => 1 }, { headers => { cookie => $cookie } });
 }
 
 # Runs steps of test/console/browser.js, and counts each line "ok" or "not ok" that it prints as a test.

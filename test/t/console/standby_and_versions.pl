@@ -25,16 +25,6 @@ sub page
 	return $answer->{content};
 }
 
-# Asks for an action as a form of the console's own page does.
-sub act
-{
-	my ($console, $action, %fields) = @_;
-	my $asked = $http->get($console->url . "/do/$action?" . $http->www_form_urlencode(\%fields));
-	my ($token) = $asked->{content} =~ /name="token" value="(\w+)"/;
-	my ($cookie) = $asked->{headers}{'set-cookie'} =~ /\b(outbox_console=[^;]+)/;
-	return $http->post_form($console->url . "/do/$action", { %fields, token => $token, sure => 1 }, { headers => { cookie => $cookie } });
-}
-
 sub says
 {
 	my ($console, $path, $pattern, $name) = @_;
@@ -62,12 +52,12 @@ like(page($console, '/'), qr/data-live/, 'and is read again by itself');
 unlike(page($console, '/'), qr/All is well|read the server log/, 'it does not say that all is well, and sends nobody to look for a worker');
 like(page($console, '/system'), qr/standby/, 'and so does the page of the system');
 like(page($console, '/dead'), qr/order\.created/, 'what has been copied is shown');
-my $refused = act($console, 'pause', endpoint => 'billing');
+my $refused = $console->act('pause', endpoint => 'billing');
 is($refused->{status}, 409, 'an action is refused');
 like($refused->{content}, qr/Nothing was changed.*standby/s, 'and the page says why');
 OutboxTest::Console::missing() ? $standby->promote : $console->browse('standby');
 says($console, '/', qr/Events are delivered|All is well|log is held/, 'once it is promoted, the page says how it is');
-is(act($console, 'pause', endpoint => 'billing')->{status}, 303, 'and an action is carried out');
+is($console->act('pause', endpoint => 'billing')->{status}, 303, 'and an action is carried out');
 $console->stop;
 $standby->stop;
 
@@ -75,7 +65,7 @@ $standby->stop;
 $console = OutboxTest::Console->new($node);
 $node->safe_psql('postgres', "ALTER SYSTEM SET default_transaction_read_only = on; SELECT pg_reload_conf()");
 says($console, '/', qr/dead letter waits/, 'a server whose transactions are read-only is shown as ever');
-is(act($console, 'pause', endpoint => 'crm')->{status}, 303, 'and a command says that it writes');
+is($console->act('pause', endpoint => 'crm')->{status}, 303, 'and a command says that it writes');
 $node->safe_psql('postgres', "SET default_transaction_read_only = off; ALTER ROLE console SET statement_timeout = '1ms'");
 like(page($console, '/'), qr/dead letter waits/, 'limits of the role do not end the questions of the console');
 $node->safe_psql('postgres', 'ALTER SYSTEM RESET default_transaction_read_only');
@@ -93,8 +83,7 @@ like(page($console, '/system'), qr/Not known.*no such view.*another version/s, '
 $refused = $http->get($console->url . '/do/drop?endpoint=crm');
 is($refused->{status}, 503, 'an action that cannot be counted is not offered');
 like($refused->{content}, qr/another version/, 'and the page says why');
-is(join(' ', grep { page($console, $_) !~ /another version/ } '/endpoints', '/endpoint/crm', '/search?q=crm', '/tenants', '/dead'), '',
-	'and so does each screen with what is not there');
+says($console, $_, qr/another version/, "and so does $_, which shows what is not there") foreach '/endpoints', '/endpoint/crm', '/search?q=crm', '/tenants', '/dead';
 $node->safe_psql('postgres', <<'SQL');
 ALTER VIEW outbox.set_aside_once RENAME TO set_aside;
 ALTER VIEW outbox.stats RENAME COLUMN dead_once TO dead;

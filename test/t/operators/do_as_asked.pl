@@ -269,7 +269,7 @@ like(refused("SET SESSION AUTHORIZATION stranger; SELECT outbox.retry('a')"), qr
 # What memory has and has not sent is taken back like any other, also while its endpoint is paused
 endpoint($node, $receiver, 'u', '/ok/u', "topics => '{u.*}', max_in_flight => 1, max_attempts => 1000, backoff_base => '200 ms', backoff_max => '200 ms', timeout => '4 s'");
 $receiver->control(path => '/ok/u', behave => '/status/500');
-my @loaded = map { emit($node, 'u.one', '{}', "key => '$_'") } qw(a a b b);
+my @loaded = split /\n/, ask("SELECT outbox.emit('u.one', '{}'::jsonb, key => k) FROM unnest('{a,a,b,b}'::text[]) k");
 becomes($loaded[$_], 'retrying', 'waits for a retry') foreach 0, 2;
 becomes($loaded[$_], 'blocked', 'waits behind it') foreach 1, 3;
 $receiver->control(path => '/ok/u', behave => '/hold');
