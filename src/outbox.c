@@ -28,7 +28,8 @@
 PG_MODULE_MAGIC;
 
 static const struct config_enum_entry log_attempts_options[] =
-	{{"all", OUTBOX_LOG_ATTEMPTS_ALL, false},
+	{{"answers", OUTBOX_LOG_ATTEMPTS_ANSWERS, false},
+	 {"all", OUTBOX_LOG_ATTEMPTS_ALL, false},
 	 {"failures", OUTBOX_LOG_ATTEMPTS_FAILURES, false},
 	 {"none", OUTBOX_LOG_ATTEMPTS_NONE, false},
 	 {NULL, 0, false}};
@@ -305,6 +306,11 @@ define_operation_settings(void)
 							 "Which attempts are written to outbox.attempts.", NULL,
 							 &outbox_log_attempts, outbox_log_attempts,
 							 log_attempts_options, PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("outbox.log_answer_size",
+							"The bytes of an answer's body that are kept.",
+							"Its headers are kept, too. 0 keeps neither.",
+							&outbox_log_answer_size, outbox_log_answer_size, 0, 16 * 1024,
+							PGC_SIGHUP, GUC_UNIT_BYTE, NULL, NULL, NULL);
 }
 
 static void

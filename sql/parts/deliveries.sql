@@ -88,7 +88,7 @@ CREATE TABLE outbox.parked (
     last_status_code int4,
     last_error      text,
     parked_at       timestamptz NOT NULL,
-    redelivery      int2 NOT NULL DEFAULT 0, -- an operator asked for it: 1 retry, 2 replay
+    redelivery      int2 NOT NULL DEFAULT 0, -- an operator asked for it: 1 retry, 2 replay, 3 resend
     batch           int8,            -- deliveries with the same number are tried again together
     PRIMARY KEY (endpoint_id, seq)
 );
@@ -192,7 +192,13 @@ CREATE TABLE outbox.attempt_log (
     duration_ms     float4 NOT NULL,
     status_code     int2,
     piece           int2 NOT NULL,
+    cause           int2 NOT NULL,   -- as outbox.attempt_cause() names it, and ten times the redelivery
+    lookup_ms       float4,          -- these four: NULL, there was none, or it is not kept
+    connect_ms      float4,
+    tls_ms          float4,
+    first_byte_ms   float4,
     error           text,
+    response_headers text,           -- lines "name: value"
     response_body   text,
     -- attempt starts at 1 again when an event is sent again
     PRIMARY KEY (seq, endpoint_id, attempt, started_at, piece)
@@ -215,8 +221,9 @@ CREATE TABLE outbox.attempt_runs (
     attempt         int4 NOT NULL,
     status_code     int2,
     piece           int2 NOT NULL,
+    cause           int2 NOT NULL,
     entries         bytea NOT NULL,  -- outbox.run_attempts() reads it
-    PRIMARY KEY (endpoint_id, seq_low, seq_high, started_at, attempt, piece)
+    PRIMARY KEY (endpoint_id, seq_low, seq_high, started_at, attempt, cause, piece)
 ) PARTITION BY LIST (piece);
 CREATE TABLE outbox.attempt_runs_0 PARTITION OF outbox.attempt_runs FOR VALUES IN (0);
 CREATE TABLE outbox.attempt_runs_1 PARTITION OF outbox.attempt_runs FOR VALUES IN (1);
@@ -225,6 +232,22 @@ COMMENT ON TABLE outbox.attempt_runs IS 'Requests that succeeded, many to a row,
 COMMENT ON TABLE outbox.attempt_runs_0 IS 'Requests, many to a row: three tables are used in turn';
 COMMENT ON TABLE outbox.attempt_runs_1 IS 'Requests, many to a row: three tables are used in turn';
 COMMENT ON TABLE outbox.attempt_runs_2 IS 'Requests, many to a row: three tables are used in turn';
+
+CREATE FUNCTION outbox.attempt_cause(cause int4) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN (ARRAY['first', 'retry', 'replay', 'resend', 'test'])[cause % 10 + 1];
+COMMENT ON FUNCTION outbox.attempt_cause IS 'What caused a request, in a word';
+
+-- Of lines with the same name, the values are joined, as RFC 9110 says.
+CREATE FUNCTION outbox.header_object(lines text) RETURNS jsonb
+LANGUAGE sql IMMUTABLE PARALLEL SAFE STRICT SET search_path = pg_catalog, pg_temp
+AS $$
+SELECT jsonb_object_agg(h.name, h.value)
+FROM (SELECT lower(split_part(l.line, ':', 1)) AS name,
+             string_agg(substr(l.line, strpos(l.line, ':') + 2), ', ' ORDER BY l.n) AS value
+      FROM string_to_table(lines, E'\n') WITH ORDINALITY l (line, n) GROUP BY 1) h
+$$;
+COMMENT ON FUNCTION outbox.header_object IS 'Lines "name: value" as an object';
 
 CREATE FUNCTION outbox.run_attempts(seq_low int8, run_at timestamptz, entries bytea,
     OUT seq int8, OUT started_at timestamptz, OUT event_id uuid, OUT duration_ms float4) RETURNS SETOF record

@@ -51,7 +51,8 @@ CREATE TABLE outbox.endpoint_settings (
     revision        int8 NOT NULL DEFAULT 1,          -- raised by outbox.audit_endpoint()
     challenge       text,                             -- how its receiver proves that it wants events (NULL: it need not)
     verified_at     timestamptz,                      -- when it did
-    challenges      int4 NOT NULL DEFAULT 0           -- how often it was asked for the proof, since it is to give one
+    challenges      int4 NOT NULL DEFAULT 0,          -- how often it was asked for the proof, since it is to give one
+    log_attempts    text                              -- NULL: as outbox.log_attempts says
 ) WITH (fillfactor = 70);
 CREATE INDEX endpoint_settings_tenant_idx ON outbox.endpoint_settings (tenant);
 CREATE UNIQUE INDEX endpoint_settings_idempotency_idx ON outbox.endpoint_settings (tenant, idempotency_key)
@@ -423,6 +424,9 @@ BEGIN
         (s.challenge IS DISTINCT FROM 'options' OR current_setting('outbox.webhook_origin', true) <> '',
          'challenge', 'challenge is "%s", and outbox.webhook_origin is empty', s.challenge,
          'Set outbox.webhook_origin to the name by which receivers know this server, or use ''echo''.'),
+        (s.log_attempts IS NULL OR s.log_attempts IN ('none', 'failures', 'all', 'answers'),
+         'log_attempts', 'unknown log_attempts "%s"', s.log_attempts,
+         'Use ''none'', ''failures'', ''all'' or ''answers''; NULL: as outbox.log_attempts says.'),
         (s.label IS NULL OR length(s.label) BETWEEN 1 AND 255,
          'label', 'label is %s characters long', length(s.label)::text, 'Use 1 to 255.'),
         (s.metadata IS NULL OR jsonb_typeof(s.metadata) = 'object',
@@ -582,7 +586,8 @@ CREATE FUNCTION outbox.create_endpoint(
     credentials jsonb DEFAULT NULL,
     label text DEFAULT NULL,
     metadata jsonb DEFAULT NULL,
-    challenge text DEFAULT NULL) RETURNS void
+    challenge text DEFAULT NULL,
+    log_attempts text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 AS $$
@@ -594,7 +599,7 @@ BEGIN
              NULLIF(outbox.credential_names(credentials), '{}'), ordering, on_exhausted, max_in_flight,
              rate_limit, timeout, connect_timeout, max_attempts, max_age, backoff_base,
              backoff_max, batch_size, batch_wait, NULLIF(disable_after, interval '0'), 'active', now(), NULL, now(), 1, 1, NULL, NULL,
-             label, metadata, NULL, now(), now(), 1, challenge, NULL, 0);
+             label, metadata, NULL, now(), now(), 1, challenge, NULL, 0, log_attempts);
     s := outbox.with_defaults(s, url);
     PERFORM outbox.check_settings(s);
     PERFORM outbox.check_listed(topics);
@@ -721,7 +726,7 @@ BEGIN
         backoff_max = s.backoff_max, batch_size = s.batch_size, batch_wait = s.batch_wait,
         disable_after = s.disable_after, config = s.config, credentials = s.credentials,
         label = s.label, metadata = s.metadata, version = s.version,
-        challenge = s.challenge, verified_at = s.verified_at, challenges = s.challenges,
+        log_attempts = s.log_attempts, challenge = s.challenge, verified_at = s.verified_at, challenges = s.challenges,
         state_since = CASE WHEN asks AND s.challenge IS NOT NULL AND e.state = 'active' THEN clock_timestamp() ELSE e.state_since END,
         secrets_set_at = CASE WHEN secret IS NULL AND credentials IS NULL THEN e.secrets_set_at ELSE clock_timestamp() END
     WHERE e.endpoint_id = s.endpoint_id;
@@ -735,7 +740,7 @@ BEGIN
     END IF;
     -- Credentials are replaced as a whole.  An endpoint of a dump has no secret either.
     IF s.credentials IS NULL THEN
-        PERFORM outbox.store_credentials(s.endpoint_id, NULL);
+        PERFORM outbox.store_credentials(s.endpoint_id, NULL) WHERE old.credentials IS NOT NULL;
     ELSIF credentials IS NOT NULL THEN
         INSERT INTO outbox.endpoint_secrets (endpoint_id, secret)
         VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', outbox.new_secret(s.config)))
@@ -772,7 +777,8 @@ CREATE FUNCTION outbox.alter_endpoint(
     credentials jsonb DEFAULT NULL,
     label text DEFAULT NULL,
     metadata jsonb DEFAULT NULL,
-    challenge text DEFAULT NULL) RETURNS void
+    challenge text DEFAULT NULL,
+    log_attempts text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan SET extra_float_digits = 1 -- for rate_limit as JSON
 AS $$
@@ -790,7 +796,7 @@ BEGIN
         'max_age', max_age, 'backoff_base', backoff_base, 'backoff_max', backoff_max,
         'batch_size', batch_size, 'batch_wait', batch_wait, 'disable_after', disable_after,
         'config', config, 'credentials', outbox.credential_names(credentials), 'label', label, 'metadata', metadata,
-        'challenge', challenge),
+        'challenge', challenge, 'log_attempts', log_attempts),
         reset, url, credentials, secret);
 END $$;
 COMMENT ON FUNCTION outbox.alter_endpoint IS

@@ -44,7 +44,7 @@ BEGIN
              FROM pg_attribute a JOIN pg_class r ON r.oid = a.attrelid
              WHERE r.relnamespace = 'outbox'::regnamespace AND r.relkind IN ('r', 'p')
              AND (r.relname ~ '^(events|attempt_log)(_[0-9])?$' OR r.relname IN ('kept_events', 'scheduled', 'parked', 'dedup'))
-             AND a.attname = ANY ('{key,headers,payload,body,content_type,dedup_key,error,response_body,last_error}')
+             AND a.attname = ANY ('{key,headers,payload,body,content_type,dedup_key,error,response_headers,response_body,last_error}')
     LOOP
         EXECUTE format('ALTER TABLE ONLY %s ALTER COLUMN %I SET STATISTICS 0', c.relation, c.attname);
     END LOOP;

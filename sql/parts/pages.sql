@@ -67,7 +67,8 @@ COMMENT ON TYPE outbox.delivery IS 'A row of outbox.deliveries_page(): a row of 
 
 CREATE TYPE outbox.attempt AS (
     event_id uuid, seq int8, endpoint text, tenant text, attempt int4, started_at timestamptz,
-    duration_ms float8, status_code int4, error text, response_body text, cursor text);
+    duration_ms float8, status_code int4, error text, response_body text, cause text,
+    lookup_ms float8, connect_ms float8, tls_ms float8, first_byte_ms float8, response_headers text, cursor text);
 COMMENT ON TYPE outbox.attempt IS 'A row of outbox.attempts_page(): a row of outbox.attempts, and its cursor';
 
 -- Numbers follow times, but for the clock and for transactions that last.  So a time is
@@ -254,14 +255,17 @@ BEGIN
     WHILE shown < page_size AND done < cardinality(page.seqs) LOOP
         RETURN QUERY
         SELECT l.event_id, l.seq, s.name, s.tenant, l.attempt, l.started_at, l.duration_ms::numeric::float8,
-               l.status_code::int4, l.error, l.response_body, concat(c.seq, ':', c.id, ':', x.at)
+               l.status_code::int4, l.error, l.response_body, outbox.attempt_cause(l.cause), l.lookup_ms::numeric::float8,
+               l.connect_ms::numeric::float8, l.tls_ms::numeric::float8, l.first_byte_ms::numeric::float8, l.response_headers, concat(c.seq, ':', c.id, ':', x.at)
         FROM unnest(page.seqs[done + 1:done + part], page.ids[done + 1:done + part]) WITH ORDINALITY c (seq, id, number)
         JOIN outbox.endpoint_settings s ON s.endpoint_id = c.id
         CROSS JOIN LATERAL (
-            SELECT o.event_id, o.seq, o.attempt, o.started_at, o.duration_ms, o.status_code, o.error, o.response_body
+            SELECT o.event_id, o.seq, o.attempt, o.started_at, o.duration_ms, o.status_code, o.error, o.response_body, o.cause,
+                   o.lookup_ms, o.connect_ms, o.tls_ms, o.first_byte_ms, o.response_headers
             FROM outbox.attempt_log o WHERE o.seq = c.seq AND o.endpoint_id = c.id
             UNION ALL
-            SELECT o.event_id, o.seq, r.attempt, o.started_at, o.duration_ms, r.status_code, NULL, NULL
+            SELECT o.event_id, o.seq, r.attempt, o.started_at, o.duration_ms, r.status_code, NULL, NULL, r.cause,
+                   NULL, NULL, NULL, NULL, NULL
             FROM outbox.attempt_runs r
             CROSS JOIN LATERAL outbox.run_attempts_of(c.seq, r.seq_low, r.started_at, r.entries) o
             WHERE r.endpoint_id = c.id AND r.seq_low BETWEEN c.seq - 4095 AND c.seq AND r.seq_high >= c.seq) l
@@ -274,8 +278,58 @@ BEGIN
         part := part * 4;
     END LOOP;
     IF shown < page_size AND page.stopped IS NOT NULL THEN
-        RETURN NEXT ROW(NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, page.stopped)::outbox.attempt;
+        RETURN NEXT ROW(NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, page.stopped)::outbox.attempt;
     END IF;
 END $$;
 COMMENT ON FUNCTION outbox.attempts_page IS
 'Requests for the newest events to an endpoint, or to all endpoints of a tenant, or the ones before a cursor';
+
+-- Workers make a request with the same functions, from the same settings.
+CREATE FUNCTION outbox.shown_request(endpoint_id int4, seq int8, event uuid, attempt int4, redelivery int4, at timestamptz,
+    OUT line text, OUT headers text, OUT body text, OUT bytes bytea, OUT problem text)
+LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_shown_request_1_0';
+COMMENT ON FUNCTION outbox.shown_request IS
+'The request of an event to an endpoint by its present settings, without secrets, or why there can be none';
+
+-- What has changed since is known for as long as outbox.endpoint_audit has it.
+CREATE FUNCTION outbox.delivery_request(endpoint text, event uuid) RETURNS jsonb
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
+AS $$
+#variable_conflict use_variable
+DECLARE
+    s outbox.endpoint_settings;
+    e record;
+    k outbox.parked;
+    last record;
+    waits bool;
+    r record;
+BEGIN
+    SELECT * INTO s FROM outbox.endpoint_settings n WHERE n.name = endpoint;
+    PERFORM outbox.require_endpoint(endpoint, FOUND);
+    SELECT a.seq INTO e FROM outbox.all_events a WHERE a.id = event LIMIT 1;
+    SELECT * INTO k FROM outbox.parked p WHERE p.endpoint_id = s.endpoint_id AND p.seq = e.seq;
+    SELECT a.* INTO last
+    FROM (SELECT o.attempt, o.cause, o.started_at FROM outbox.attempt_log o WHERE o.seq = e.seq AND o.endpoint_id = s.endpoint_id
+          UNION ALL
+          SELECT u.attempt, u.cause, o.started_at FROM outbox.attempt_runs u
+          CROSS JOIN LATERAL outbox.run_attempts_of(e.seq, u.seq_low, u.started_at, u.entries) o
+          WHERE u.endpoint_id = s.endpoint_id AND u.seq_low BETWEEN e.seq - 4095 AND e.seq AND u.seq_high >= e.seq) a
+    ORDER BY a.started_at DESC LIMIT 1;
+    waits := last.attempt IS NULL OR k.status IN ('retrying', 'blocked');
+    SELECT * INTO r FROM outbox.shown_request(s.endpoint_id, e.seq, event,
+        CASE WHEN waits THEN COALESCE(k.attempts, 0) + 1 ELSE last.attempt END,
+        CASE WHEN waits THEN COALESCE(k.redelivery, 0) ELSE last.cause / 10 END,
+        CASE WHEN waits THEN COALESCE(k.next_attempt_at, now()) ELSE last.started_at END);
+    RETURN jsonb_build_object(
+        'as', CASE WHEN waits THEN 'next'
+                   WHEN s.updated_at > last.started_at AND EXISTS (
+                       SELECT FROM outbox.endpoint_audit c
+                       WHERE c.endpoint = s.name AND c.tenant IS NOT DISTINCT FROM s.tenant AND c.at > last.started_at
+                       AND (c.before || c.after) ?| '{url,format,headers,config,credentials,batch_size}') THEN 'changed'
+                   ELSE 'sent' END,
+        'line', r.line, 'headers', outbox.header_object(r.headers), 'body', r.body,
+        'body_base64', translate(encode(r.bytes, 'base64'), E'\n', ''), 'problem', COALESCE(r.problem, CASE WHEN e.seq IS NULL THEN 'the event is gone' END));
+END $$;
+COMMENT ON FUNCTION outbox.delivery_request IS
+'The newest request of an event to an endpoint, or the next one, without secrets';

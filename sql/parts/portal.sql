@@ -220,8 +220,8 @@ BEGIN
     END IF;
     PERFORM outbox.check_portal_numbers(settings, 'settings');
     FOR setting, value IN SELECT * FROM jsonb_each(settings) LOOP
-        PERFORM outbox.check_portal_setting(setting);
         IF setting <> ALL (allowed) THEN
+            PERFORM outbox.check_portal_setting(setting);
             RAISE EXCEPTION 'setting "%" is not for tenants to choose', setting
                 USING ERRCODE = 'invalid_parameter_value', COLUMN = setting,
                       HINT = format('They choose%s.', COALESCE(': ' || NULLIF(array_to_string(allowed, ', '), ''), ' none'));
@@ -287,7 +287,10 @@ BEGIN
                          ('backoff_base', e.backoff_base), ('backoff_max', e.backoff_max), ('batch_wait', e.batch_wait),
                          ('disable_after', e.disable_after)) i (key, value))
         || jsonb_build_object(
-            'state', t.state, 'state_since', t.state_since, 'reason', t.reason, 'pending', t.pending,
+            'state', t.state, 'state_since', t.state_since, 'reason', t.reason,
+            -- the size of the log takes longer to find out than all the rest
+            'pending', COALESCE(t.pending, (SELECT GREATEST(l.max_seq - t.read_seq, 0) FROM outbox.log_size_now() l
+                                            WHERE l.bytes IS NOT NULL)),
             'retrying', t.retrying, 'blocked', t.blocked, 'dead', t.dead, 'delivered', t.delivered,
             'failed_attempts', t.failed_attempts, 'next_attempt_at', t.next_attempt_at,
             'last_success_at', t.last_success_at, 'last_error', t.last_error,
@@ -296,7 +299,7 @@ BEGIN
                                     WHERE k.endpoint_id = (SELECT s.endpoint_id FROM outbox.endpoint_settings s
                                                            WHERE s.name = e.name)
                                     AND k.part = 0 AND k.previous_until > clock_timestamp()))
-    FROM outbox.endpoints e JOIN outbox.stats t ON t.endpoint = e.name
+    FROM outbox.endpoints e JOIN outbox.endpoint_figures t ON t.endpoint = e.name
     WHERE e.tenant = $1 AND t.tenant = $1 AND ($2 IS NULL OR e.name = $2)
     ORDER BY e.name;
 END $$;
@@ -629,6 +632,7 @@ DECLARE
 BEGIN
     SELECT jsonb_build_object(
         'attempts', COALESCE(jsonb_agg((to_jsonb(a) - '{seq,tenant,cursor,n}'::text[]) || jsonb_build_object(
+            'response_headers', outbox.header_object(a.response_headers),
             -- a number of an attempt comes again after a resend
             'id', concat((extract(epoch FROM a.started_at) * 1000000)::int8, '-', a.attempt)) ORDER BY a.n)
             FILTER (WHERE a.event_id IS NOT NULL), '[]'),
@@ -637,7 +641,7 @@ BEGIN
     INTO result
     FROM outbox.attempts_page(endpoint, outbox.portal_tenant(tenant), event, outbox.portal_cursor(before, true), page_size)
          WITH ORDINALITY a (event_id, seq, endpoint, tenant, attempt, started_at, duration_ms, status_code, error,
-                            response_body, cursor, n);
+                            response_body, cause, lookup_ms, connect_ms, tls_ms, first_byte_ms, response_headers, cursor, n);
     RETURN result;
 END $$;
 COMMENT ON FUNCTION outbox.portal_attempts IS
@@ -661,18 +665,15 @@ BEGIN
     SELECT jsonb_build_object('headers', e.headers, 'payload', e.payload, 'body_base64', encode(e.body, 'base64'),
                               'content_type', e.content_type, 'expires_at', e.expires_at)
     INTO content FROM outbox.all_events e WHERE e.id = event AND e.tenant = portal_delivery.tenant AND NOT e.forgotten LIMIT 1;
-    SELECT jsonb_agg((a.value - '{event_id,endpoint}'::text[]) || jsonb_build_object('cause', CASE
-                         WHEN (delivery ->> 'test')::bool AND a.number = a.oldest THEN 'test'
-                         WHEN (a.value ->> 'attempt')::int4 > 1 THEN 'retry'
-                         WHEN a.number = a.oldest THEN 'first' ELSE 'again' END) ORDER BY a.number)
-    INTO attempts
-    FROM (SELECT l.value, l.number, max(l.number) OVER () AS oldest
-          FROM jsonb_array_elements(outbox.portal_attempts(tenant, endpoint, event, page_size => 1000) -> 'attempts')
-               WITH ORDINALITY l (value, number)) a;
-    RETURN delivery || jsonb_build_object('event', content, 'attempts', COALESCE(attempts, '[]'));
+    SELECT jsonb_agg(a.value - '{event_id,endpoint}'::text[] ORDER BY a.number) INTO attempts
+    FROM jsonb_array_elements(outbox.portal_attempts(tenant, endpoint, event, page_size => 1000) -> 'attempts')
+         WITH ORDINALITY a (value, number);
+    RETURN delivery || jsonb_build_object('event', content, 'request', outbox.delivery_request(endpoint, event),
+                                          'attempts', COALESCE(attempts, '[]'));
 END $$;
 COMMENT ON FUNCTION outbox.portal_delivery IS
-'The delivery of an event to an endpoint of a tenant, with its content and the newest thousand requests';
+'The delivery of an event to an endpoint of a tenant, with its content, the newest request or the next one, and what '
+'came of the newest thousand requests';
 
 CREATE FUNCTION outbox.portal_retry(tenant text, endpoint text, event uuid DEFAULT NULL,
     since timestamptz DEFAULT NULL, topics text[] DEFAULT NULL) RETURNS jsonb

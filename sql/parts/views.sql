@@ -63,7 +63,8 @@ SELECT s.name, s.tenant, outbox.shown(s.endpoint_id, s.url) AS url, s.topics, s.
        s.rate_limit, s.timeout, s.connect_timeout, s.max_attempts, s.max_age, s.backoff_base,
        s.backoff_max, s.batch_size, s.batch_wait, s.disable_after,
        CASE WHEN s.state = 'active' AND s.challenge IS NOT NULL AND s.verified_at IS NULL THEN 'unverified' ELSE s.state END AS state,
-       s.state_since, s.reason, s.created_at, s.label, s.metadata, s.updated_at, s.revision AS version, s.challenge, s.verified_at
+       s.state_since, s.reason, s.created_at, s.label, s.metadata, s.updated_at, s.revision AS version, s.challenge, s.verified_at,
+       s.log_attempts
 FROM outbox.endpoint_settings s;
 COMMENT ON VIEW outbox.endpoints IS 'Endpoints and their settings, without the secret';
 COMMENT ON COLUMN outbox.endpoints.name IS 'name of the endpoint';
@@ -103,6 +104,8 @@ COMMENT ON COLUMN outbox.endpoints.version IS 'number of changes, from 1';
 COMMENT ON COLUMN outbox.endpoints.challenge IS
 'proof that its receiver has to give: options or echo (NULL: none)';
 COMMENT ON COLUMN outbox.endpoints.verified_at IS 'time of the proof (NULL: none)';
+COMMENT ON COLUMN outbox.endpoints.log_attempts IS
+'which requests are written to outbox.attempts: none, failures, all or answers (NULL: as outbox.log_attempts says)';
 
 CREATE VIEW outbox.log_size AS
 SELECT l.bytes, m.min_seq, m.oldest_at, CASE WHEN q.is_called THEN q.last_value ELSE 0 END AS max_seq
@@ -128,13 +131,13 @@ COMMENT ON FUNCTION outbox.parked_count IS 'How many parked deliveries of an end
 -- Until a worker has heard of a change of the state, its figures are of the former one.
 -- The clock is asked in a part of its own: a view that calls a volatile function is computed
 -- for all endpoints, also where a page of them is asked for.
-CREATE VIEW outbox.stats AS
-SELECT s.name AS endpoint, s.tenant,
+CREATE VIEW outbox.endpoint_figures AS
+SELECT s.name AS endpoint, s.tenant, p.seq AS read_seq,
        CASE WHEN w.known THEN t.state ELSE w.state END AS state,
        CASE WHEN w.known THEN t.state_since ELSE s.state_since END AS state_since,
        CASE WHEN w.known OR (s.state <> 'active' AND t.reason IS NOT NULL) THEN t.reason
             WHEN w.state = 'unverified' THEN 'its receiver has not been asked whether it wants events' ELSE s.reason END AS reason,
-       COALESCE(t.pending, CASE WHEN l.bytes IS NOT NULL THEN GREATEST(l.max_seq - p.seq, 0) END) AS pending,
+       t.pending,
        COALESCE(t.pending_exact, false) AS pending_exact,
        COALESCE(t.processing, 0) AS processing,
        COALESCE(t.retrying, outbox.parked_count(s.endpoint_id, 'retrying')) AS retrying,
@@ -143,17 +146,11 @@ SELECT s.name AS endpoint, s.tenant,
        COALESCE(t.delivered, p.delivered) AS delivered,
        COALESCE(t.failed_attempts, p.failed_attempts) AS failed_attempts,
        t.oldest_pending_age,
-       CASE WHEN l.bytes IS NULL THEN NULL
-            WHEN l.min_seq IS NULL OR p.seq >= l.max_seq THEN 0
-            ELSE (l.bytes::float8 * (l.max_seq - GREATEST(p.seq, l.min_seq - 1))
-                  / (l.max_seq - l.min_seq + 1))::int8
-            END AS retained_bytes,
        t.next_attempt_at,
        COALESCE(t.rate_per_s, 0) AS rate_per_s,
        t.latency_p50_ms, t.latency_p95_ms, t.latency_p99_ms, t.last_success_at, t.last_error
 FROM outbox.endpoint_settings s
 JOIN outbox.endpoint_positions p USING (endpoint_id)
-CROSS JOIN outbox.log_size_now() l
 LEFT JOIN LATERAL (SELECT e.*, clock_timestamp() - e.oldest_pending_at AS oldest_pending_age
                    FROM outbox.endpoint_stats(s.endpoint_id) e) t ON true
 CROSS JOIN LATERAL (
@@ -161,6 +158,41 @@ CROSS JOIN LATERAL (
                                           WHEN 'unverified' THEN t.state IN ('held', 'unverified') END, false) AS known
     FROM (SELECT CASE WHEN s.state = 'active' AND s.challenge IS NOT NULL AND s.verified_at IS NULL THEN 'unverified'
                       ELSE s.state END AS state) u) w;
+COMMENT ON VIEW outbox.endpoint_figures IS 'outbox.stats without its parts that need the size of the log';
+COMMENT ON COLUMN outbox.endpoint_figures.read_seq IS 'about where in the log it has read to';
+COMMENT ON COLUMN outbox.endpoint_figures.endpoint IS 'as in outbox.stats';
+COMMENT ON COLUMN outbox.endpoint_figures.tenant IS 'as in outbox.stats';
+COMMENT ON COLUMN outbox.endpoint_figures.state IS 'as in outbox.stats';
+COMMENT ON COLUMN outbox.endpoint_figures.state_since IS 'as in outbox.stats';
+COMMENT ON COLUMN outbox.endpoint_figures.reason IS 'as in outbox.stats';
+COMMENT ON COLUMN outbox.endpoint_figures.pending IS 'as in outbox.stats (NULL: no worker knows)';
+COMMENT ON COLUMN outbox.endpoint_figures.pending_exact IS 'as in outbox.stats';
+COMMENT ON COLUMN outbox.endpoint_figures.processing IS 'as in outbox.stats';
+COMMENT ON COLUMN outbox.endpoint_figures.retrying IS 'as in outbox.stats';
+COMMENT ON COLUMN outbox.endpoint_figures.blocked IS 'as in outbox.stats';
+COMMENT ON COLUMN outbox.endpoint_figures.dead IS 'as in outbox.stats';
+COMMENT ON COLUMN outbox.endpoint_figures.delivered IS 'as in outbox.stats';
+COMMENT ON COLUMN outbox.endpoint_figures.failed_attempts IS 'as in outbox.stats';
+COMMENT ON COLUMN outbox.endpoint_figures.oldest_pending_age IS 'as in outbox.stats';
+COMMENT ON COLUMN outbox.endpoint_figures.next_attempt_at IS 'as in outbox.stats';
+COMMENT ON COLUMN outbox.endpoint_figures.rate_per_s IS 'as in outbox.stats';
+COMMENT ON COLUMN outbox.endpoint_figures.latency_p50_ms IS 'as in outbox.stats';
+COMMENT ON COLUMN outbox.endpoint_figures.latency_p95_ms IS 'as in outbox.stats';
+COMMENT ON COLUMN outbox.endpoint_figures.latency_p99_ms IS 'as in outbox.stats';
+COMMENT ON COLUMN outbox.endpoint_figures.last_success_at IS 'as in outbox.stats';
+COMMENT ON COLUMN outbox.endpoint_figures.last_error IS 'as in outbox.stats';
+
+CREATE VIEW outbox.stats AS
+SELECT f.endpoint, f.tenant, f.state, f.state_since, f.reason,
+       COALESCE(f.pending, CASE WHEN l.bytes IS NOT NULL THEN GREATEST(l.max_seq - f.read_seq, 0) END) AS pending,
+       f.pending_exact, f.processing, f.retrying, f.blocked, f.dead, f.delivered, f.failed_attempts, f.oldest_pending_age,
+       CASE WHEN l.bytes IS NULL THEN NULL
+            WHEN l.min_seq IS NULL OR f.read_seq >= l.max_seq THEN 0
+            ELSE (l.bytes::float8 * (l.max_seq - GREATEST(f.read_seq, l.min_seq - 1))
+                  / (l.max_seq - l.min_seq + 1))::int8
+            END AS retained_bytes,
+       f.next_attempt_at, f.rate_per_s, f.latency_p50_ms, f.latency_p95_ms, f.latency_p99_ms, f.last_success_at, f.last_error
+FROM outbox.endpoint_figures f CROSS JOIN outbox.log_size_now() l;
 COMMENT ON VIEW outbox.stats IS
 'State and figures of each endpoint, at a cost that does not depend on the size of the log';
 COMMENT ON COLUMN outbox.stats.endpoint IS 'name of the endpoint';
@@ -388,13 +420,15 @@ COMMENT ON COLUMN outbox.dead_letters.content_type IS 'media type of body (NULL:
 CREATE VIEW outbox.attempts AS
 SELECT l.event_id, l.seq, s.name AS endpoint, s.tenant, l.attempt, l.started_at,
        l.duration_ms::numeric::float8 AS duration_ms, l.status_code::int4 AS status_code,
-       l.error, l.response_body
+       l.error, l.response_body, outbox.attempt_cause(l.cause) AS cause,
+       l.lookup_ms::numeric::float8 AS lookup_ms, l.connect_ms::numeric::float8 AS connect_ms,
+       l.tls_ms::numeric::float8 AS tls_ms, l.first_byte_ms::numeric::float8 AS first_byte_ms, l.response_headers
 FROM (SELECT a.event_id, a.seq, a.endpoint_id, a.attempt, a.started_at, a.duration_ms, a.status_code,
-             a.error, a.response_body
+             a.error, a.response_body, a.cause, a.lookup_ms, a.connect_ms, a.tls_ms, a.first_byte_ms, a.response_headers
       FROM outbox.attempt_log a
       UNION ALL
       SELECT a.event_id, a.seq, r.endpoint_id, r.attempt, a.started_at, a.duration_ms, r.status_code,
-             NULL, NULL
+             NULL, NULL, r.cause, NULL, NULL, NULL, NULL, NULL
       FROM outbox.attempt_runs r
       CROSS JOIN LATERAL outbox.run_attempts(r.seq_low, r.started_at, r.entries) a) l
 LEFT JOIN outbox.endpoint_settings s USING (endpoint_id);
@@ -410,7 +444,14 @@ COMMENT ON COLUMN outbox.attempts.duration_ms IS 'its duration in ms';
 COMMENT ON COLUMN outbox.attempts.status_code IS 'HTTP status (NULL: no answer)';
 COMMENT ON COLUMN outbox.attempts.error IS 'the failure in words (NULL: delivered)';
 COMMENT ON COLUMN outbox.attempts.response_body IS
-'first 1024 bytes of the answer''s body (NULL: delivered, empty, or it is with the first event of the batch)';
+'first bytes of the answer''s body, up to outbox.log_answer_size (NULL: empty, not kept, or with another event of the batch)';
+COMMENT ON COLUMN outbox.attempts.cause IS 'first, retry, replay, resend or test';
+COMMENT ON COLUMN outbox.attempts.lookup_ms IS 'how long the name was looked up (NULL: it was not, or is not kept, as for the next three)';
+COMMENT ON COLUMN outbox.attempts.connect_ms IS 'how long it took to connect (NULL also: a connection was there, or none was made)';
+COMMENT ON COLUMN outbox.attempts.tls_ms IS 'how long the handshake of TLS took';
+COMMENT ON COLUMN outbox.attempts.first_byte_ms IS 'from the beginning of the request to that of the answer';
+COMMENT ON COLUMN outbox.attempts.response_headers IS
+'headers of the answer, a line for each, up to 2 kB (NULL: no answer, not kept, or with another event of the batch)';
 
 CREATE VIEW outbox.held_steps AS
 SELECT h.worker, h.step, s.name AS endpoint, s.tenant, h.reason, h.sqlstate, h.last_error, h.failures, h.since, h.next_try_at

@@ -28,6 +28,7 @@ int	  outbox_retention = 7 * 24 * 3600;
 int	  outbox_attempts_retention = 24 * 3600;
 int	  outbox_max_backlog_size = -1;
 int	  outbox_log_attempts = OUTBOX_LOG_ATTEMPTS_ALL;
+int	  outbox_log_answer_size = 1024;
 char *outbox_ssl_ca_file = NULL;
 char *outbox_ssl_cert_file = NULL;
 char *outbox_ssl_key_file = NULL;

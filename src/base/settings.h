@@ -13,7 +13,8 @@ typedef enum OutboxLogAttempts
 {
 	OUTBOX_LOG_ATTEMPTS_NONE,
 	OUTBOX_LOG_ATTEMPTS_FAILURES,
-	OUTBOX_LOG_ATTEMPTS_ALL
+	OUTBOX_LOG_ATTEMPTS_ALL,
+	OUTBOX_LOG_ATTEMPTS_ANSWERS /* all, and also the answers of successes */
 } OutboxLogAttempts;
 
 /* Lowest version of TLS, in the order of the versions. */
@@ -54,6 +55,7 @@ extern int	 outbox_retention;			/* s */
 extern int	 outbox_attempts_retention; /* s */
 extern int	 outbox_max_backlog_size;	/* MB; -1: no limit */
 extern int	 outbox_log_attempts;
+extern int	 outbox_log_answer_size; /* bytes */
 extern char *outbox_ssl_ca_file;
 extern char *outbox_ssl_cert_file;
 extern char *outbox_ssl_key_file;

@@ -185,6 +185,7 @@ typedef struct OutboxEndpointConfig
 	OutboxRequestConfig	   request;
 	OutboxOrdering		   ordering;
 	bool				   block_on_dead;
+	int8				   log_attempts; /* an OutboxLogAttempts (-1: as the setting) */
 	uint32				   credential_files; /* bit n: the value of credentials[n] is the
 											  * name of a file */
 	int					   max_attempts;	 /* 0: no limit */

@@ -46,10 +46,16 @@ void
 outbox_cloudevents_init(void)
 {
 	static const char prefix[] = "/outbox/";
-	char			 *name = get_database_name(MyDatabaseId);
-	size_t			  len = strlen(name);
-	char			 *utf8 = outbox_to_utf8(name, &len);
+	char			 *name;
+	char			 *utf8;
 	char			 *p;
+	size_t			  len;
+
+	if (default_source)
+		return;
+	name = get_database_name(MyDatabaseId);
+	len = strlen(name);
+	utf8 = outbox_to_utf8(name, &len);
 
 	/* If the name cannot be converted, its bytes are used as they are. */
 	if (utf8 == NULL)

@@ -9,8 +9,8 @@
 #include "log/log.h"
 
 /*
- * Sets the default of the source attribute, /outbox/<database>.  Called once per
- * process, in a transaction.
+ * Sets the default of the source attribute, /outbox/<database>, if it is not set.  Called
+ * in a transaction, before any other function here.
  */
 extern void outbox_cloudevents_init(void);
 

@@ -13,8 +13,9 @@
 typedef enum OutboxRedelivery
 {
 	OUTBOX_FIRST_DELIVERY,
-	OUTBOX_REDELIVERY_RETRY, /* by an operator's outbox.retry() */
-	OUTBOX_REDELIVERY_REPLAY /* by an operator's outbox.replay() */
+	OUTBOX_REDELIVERY_RETRY,  /* by an operator's outbox.retry() */
+	OUTBOX_REDELIVERY_REPLAY, /* by an operator's outbox.replay() */
+	OUTBOX_REDELIVERY_RESEND  /* by an operator's outbox.resend() */
 } OutboxRedelivery;
 
 /* The settings of an endpoint that its requests depend on. */

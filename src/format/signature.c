@@ -355,9 +355,13 @@ outbox_sign(const OutboxKey *key, OutboxHash hash, bool hex, const char *head,
 			size_t head_len, const char *body, size_t body_len, char *out)
 {
 	uint8 digest[PG_SHA512_DIGEST_LENGTH];
-	int	  len = hash == OUTBOX_HASH_ED25519 ?
-		  sign_with_private(key, head, head_len, body, body_len, digest) :
-		  hmac(key, hash, head, head_len, body, body_len, digest);
+	int	  len;
+
+	if (key->len == OUTBOX_KEY_HIDDEN)
+		return strlen(strcpy(out, OUTBOX_LEFT_OUT));
+	len = hash == OUTBOX_HASH_ED25519 ?
+		sign_with_private(key, head, head_len, body, body_len, digest) :
+		hmac(key, hash, head, head_len, body, body_len, digest);
 
 	if (hex)
 		return hex_encode((const char *) digest, len, out);

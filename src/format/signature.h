@@ -31,10 +31,14 @@ typedef enum OutboxSecretForm
 
 /* The hex of a SHA-512 is the longest signature. */
 #define OUTBOX_SIGNATURE_MAX 128
+#define OUTBOX_LEFT_OUT "(left out)" /* in place of a secret, where a request is shown */
 #define OUTBOX_SIGNED_ID_MAX 40
 
 /* A key is the bytes of a secret, or its text, which may be "whsec_" and 100 characters. */
 #define OUTBOX_KEY_MAX 106
+
+#define OUTBOX_KEY_HIDDEN \
+	(-1) /* length of a key in place of whose signatures a word stands */
 
 typedef struct OutboxKey
 {

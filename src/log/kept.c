@@ -348,6 +348,7 @@ outbox_kept_tidy(void *unused)
 				 " ELSE false END AND (k.tenant IS NULL OR"
 				 " (SELECT a.seq FROM outbox.attempt_log a"
 				 " WHERE a.seq = k.seq AND (a.response_body IS NOT NULL"
+				 " OR a.response_headers IS NOT NULL"
 				 " OR a.error <> 'forgotten') LIMIT 1) IS NULL)"
 				 " RETURNING k.seq), cancelled AS (DELETE FROM outbox.parked p"
 				 " WHERE p.seq = ANY (ARRAY(SELECT g.seq FROM gone g))"

@@ -48,7 +48,7 @@ static int64 durable_tick; /* this tick's events, and all before, are durable */
 void
 outbox_log_init(Oid sequence)
 {
-	outbox_page_init();
+	outbox_page_init(TopMemoryContext);
 	outbox_tick_init(sequence);
 }
 

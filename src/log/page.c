@@ -44,10 +44,9 @@ static MemoryContext scratch; /* for memory that outbox_json_text() does not fre
 static MemoryContext page_cxt;
 
 void
-outbox_page_init(void)
+outbox_page_init(MemoryContext parent)
 {
-	page_cxt = AllocSetContextCreate(TopMemoryContext, "outbox pages",
-									 ALLOCSET_SMALL_SIZES);
+	page_cxt = AllocSetContextCreate(parent, "outbox pages", ALLOCSET_SMALL_SIZES);
 }
 
 void

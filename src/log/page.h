@@ -24,8 +24,8 @@ struct OutboxRow
 	bool   forgotten;
 };
 
-/* Called when a worker starts. */
-extern void outbox_page_init(void);
+/* Called before any other function here.  Pages are not used after 'parent' is freed. */
+extern void outbox_page_init(MemoryContext parent);
 
 /*
  * Makes an empty page for events between these ticks; NULL: for events that are looked

@@ -27,9 +27,12 @@ typedef struct Attempt
 	int32		attempt;
 	float		duration;
 	int16		status;
+	int16		cause;
 	bool		in_run; /* it is written as a part of a run */
-	char	   *error;	/* NULL: none */
-	char	   *body;	/* NULL: none */
+	OutboxTimes times;	/* -1: not known */
+	char	   *error;	/* NULL: none, as the next two */
+	char	   *head;
+	char	   *body;
 } Attempt;
 
 /*
@@ -38,10 +41,28 @@ typedef struct Attempt
  */
 #define MOST_ATTEMPTS 20000
 
+/* Bytes of answers that are kept at most until then.  Further attempts have none. */
+#define MOST_BYTES (32 * 1024 * 1024)
+
+/*
+ * Why a request was sent, as outbox.attempt_cause() in SQL names it.  Stored with it is the
+ * redelivery that its header named, times CAUSE_REDELIVERY.
+ */
+#define CAUSE_REDELIVERY 10
+typedef enum Cause
+{
+	CAUSE_FIRST,
+	CAUSE_RETRY,
+	CAUSE_REPLAY,
+	CAUSE_RESEND,
+	CAUSE_TEST
+} Cause;
+
 static MemoryContext attempt_cxt;
 static Attempt		*attempts;
 static int			 nattempts;
 static int			 max_attempts;
+static size_t		 nbytes; /* of answers */
 static int64		 nlost;
 
 static OutboxDatabase *db;
@@ -56,24 +77,77 @@ outbox_attempts_init(OutboxDatabase *database)
 	attempts = MemoryContextAlloc(TopMemoryContext, sizeof(Attempt) * max_attempts);
 }
 
+/* Which of its attempts are remembered, and how much of them: an OutboxLogAttempts. */
+static int
+level_of(const OutboxEndpoint *ep)
+{
+	return ep->config.log_attempts < 0 ? outbox_log_attempts : ep->config.log_attempts;
+}
+
+bool
+outbox_attempts_keep_good(const OutboxEndpoint *ep)
+{
+	return level_of(ep) == OUTBOX_LOG_ATTEMPTS_ANSWERS;
+}
+
+/* send_test() alone sets the header. */
+static bool
+is_test(const OutboxEvent *event)
+{
+	JsonbValue value;
+
+	return event->headers &&
+		getKeyJsonValueFromContainer(&event->headers->root, "outbox-test",
+									 strlen("outbox-test"), &value) != NULL;
+}
+
+static Cause
+cause_of(const OutboxDelivery *d)
+{
+	if (d->attempts > 0 || d->first_attempt_at != 0)
+		return CAUSE_RETRY;
+	switch (d->redelivery)
+	{
+		case OUTBOX_REDELIVERY_RETRY:
+			return CAUSE_RETRY;
+		case OUTBOX_REDELIVERY_REPLAY:
+			return CAUSE_REPLAY;
+		case OUTBOX_REDELIVERY_RESEND:
+			return CAUSE_RESEND;
+		case OUTBOX_FIRST_DELIVERY:
+			break;
+	}
+	return is_test(d->event) ? CAUSE_TEST : CAUSE_FIRST;
+}
+
+static char *
+kept_text(const char *text, size_t len)
+{
+	if (len == 0 || nbytes + len > MOST_BYTES)
+		return NULL;
+	nbytes += len;
+	return outbox_foreign_text(text, len);
+}
+
 /*
  * Attempts of a delivery begin at different times, by which outbox.attempts tells them
- * apart.
+ * apart.  Returns true if a part of the answer is kept.
  */
-static void
+static bool
 note(const OutboxDelivery *d, int nth, const OutboxOutcome *o, int status,
-	 const char *error, bool keep_body)
+	 const char *error, bool keep_answer)
 {
+	int		 level = level_of(d->endpoint);
 	bool	 good = error == NULL;
 	Attempt *a;
 
-	if (outbox_log_attempts == OUTBOX_LOG_ATTEMPTS_NONE ||
-		(outbox_log_attempts == OUTBOX_LOG_ATTEMPTS_FAILURES && good))
-		return;
+	if (level == OUTBOX_LOG_ATTEMPTS_NONE ||
+		(level == OUTBOX_LOG_ATTEMPTS_FAILURES && good))
+		return false;
 	if (nattempts >= MOST_ATTEMPTS)
 	{
 		nlost++;
-		return;
+		return false;
 	}
 	if (nattempts == max_attempts)
 	{
@@ -88,34 +162,44 @@ note(const OutboxDelivery *d, int nth, const OutboxOutcome *o, int status,
 	a->attempt = d->attempts + 1;
 	a->duration = (float) o->duration;
 	a->status = (int16) status;
-	a->error = NULL;
-	a->body = NULL;
-	if (!good)
+	a->cause = (int16) (cause_of(d) + CAUSE_REDELIVERY * d->redelivery);
+	a->times = (OutboxTimes){-1, -1, -1, -1};
+	a->error = a->head = a->body = NULL;
+	if (!good || level == OUTBOX_LOG_ATTEMPTS_ANSWERS)
 	{
 		MemoryContext old = MemoryContextSwitchTo(attempt_cxt);
 
-		a->error = pstrdup(error);
-		if (keep_body && o->body_len > 0)
-			a->body = outbox_foreign_text(o->body, o->body_len);
+		if (!good)
+			a->error = pstrdup(error);
+		if (o->times && nth == o->lost)
+			a->times = *o->times;
+		if (keep_answer)
+		{
+			a->head = kept_text(o->head, o->head_len);
+			a->body = kept_text(o->body, o->body_len);
+		}
 		MemoryContextSwitchTo(old);
 	}
+	return a->head || a->body;
 }
 
 void
 outbox_attempts_lost(const OutboxDelivery *d, const OutboxOutcome *o)
 {
 	for (int i = 0; i < o->lost; i++)
-		note(d, i, o,
-			 o->result == OUTBOX_RESULT_UNAVAILABLE && i == o->lost - 1 ? o->status : 0,
-			 o->lost_words, false);
+		(void) note(d, i, o,
+					o->result == OUTBOX_RESULT_UNAVAILABLE && i == o->lost - 1 ?
+						o->status :
+						0,
+					o->lost_words, false);
 }
 
-void
+bool
 outbox_attempt_ended(const OutboxDelivery *d, const OutboxOutcome *o, const char *error,
-					 bool keep_body)
+					 bool keep_answer)
 {
 	outbox_attempts_lost(d, o);
-	note(d, o->lost, o, o->status, error, keep_body);
+	return note(d, o->lost, o, o->status, error, keep_answer);
 }
 
 /*
@@ -133,6 +217,7 @@ compare(const Attempt *a, const Attempt *b)
 	COMPARE(endpoint_id);
 	COMPARE(attempt);
 	COMPARE(status);
+	COMPARE(cause);
 	COMPARE(seq);
 	COMPARE(started_at);
 #undef COMPARE
@@ -162,6 +247,7 @@ length_of_run(Attempt *const *sorted, int n)
 		   sorted[length]->endpoint_id == first->endpoint_id &&
 		   sorted[length]->attempt == first->attempt &&
 		   sorted[length]->status == first->status &&
+		   sorted[length]->cause == first->cause &&
 		   outbox_run_takes(first->seq, first->started_at, sorted[length]->seq,
 							sorted[length]->started_at))
 		length++;
@@ -188,7 +274,15 @@ packed(Attempt *const *run, int n)
 	return PointerGetDatum(entries);
 }
 
-#define RUN_COLUMNS 8
+#define RUN_COLUMNS 9
+
+/* True if a run has a place for all that is known of it. */
+static bool
+is_plain(const Attempt *a)
+{
+	return a->error == NULL && a->head == NULL && a->body == NULL &&
+		a->times.first_byte < 0 && isfinite(a->duration);
+}
 
 /*
  * Writes successes as runs, where an endpoint has enough of them.  Returns how many
@@ -207,7 +301,7 @@ write_runs(int piece)
 	for (int i = 0; i < nattempts; i++)
 	{
 		attempts[i].in_run = false;
-		if (attempts[i].error == NULL && isfinite(attempts[i].duration))
+		if (is_plain(&attempts[i]))
 			sorted[nsorted++] = &attempts[i];
 	}
 	sort_attempts(sorted, nsorted);
@@ -227,7 +321,8 @@ write_runs(int piece)
 		v[5] = Int16GetDatum(run[0]->status);
 		nulls[nruns * RUN_COLUMNS + 5] = run[0]->status == 0;
 		v[6] = Int16GetDatum(piece);
-		v[7] = packed(run, n);
+		v[7] = Int16GetDatum(run[0]->cause);
+		v[8] = packed(run, n);
 		for (int k = 0; k < n; k++)
 			run[k]->in_run = true;
 		nruns++;
@@ -239,7 +334,21 @@ write_runs(int piece)
 	return written;
 }
 
-#define ATTEMPT_COLUMNS 10
+#define ATTEMPT_COLUMNS 16
+
+static void
+put_time(Datum *value, bool *null, float ms)
+{
+	*null = ms < 0;
+	*value = *null ? (Datum) 0 : Float4GetDatum(ms);
+}
+
+static void
+put_text(Datum *value, bool *null, const char *text)
+{
+	*null = text == NULL;
+	*value = *null ? (Datum) 0 : CStringGetTextDatum(text);
+}
 
 static void
 write_rows(int piece, int nrows)
@@ -264,10 +373,14 @@ write_rows(int piece, int nrows)
 		v[6] = Int16GetDatum(a->status);
 		n[6] = a->status == 0;
 		v[7] = Int16GetDatum(piece);
-		n[8] = a->error == NULL;
-		v[8] = n[8] ? (Datum) 0 : CStringGetTextDatum(a->error);
-		n[9] = a->body == NULL;
-		v[9] = n[9] ? (Datum) 0 : CStringGetTextDatum(a->body);
+		v[8] = Int16GetDatum(a->cause);
+		put_time(&v[9], &n[9], a->times.lookup);
+		put_time(&v[10], &n[10], a->times.connect);
+		put_time(&v[11], &n[11], a->times.tls);
+		put_time(&v[12], &n[12], a->times.first_byte);
+		put_text(&v[13], &n[13], a->error);
+		put_text(&v[14], &n[14], a->head);
+		put_text(&v[15], &n[15], a->body);
 		v += ATTEMPT_COLUMNS;
 		n += ATTEMPT_COLUMNS;
 	}
@@ -299,6 +412,7 @@ outbox_attempts_written(void)
 						nlost)));
 	nlost = 0;
 	nattempts = 0;
+	nbytes = 0;
 	MemoryContextReset(attempt_cxt);
 }
 

@@ -9,15 +9,18 @@
 
 extern void outbox_attempts_init(OutboxDatabase *db);
 
+/* True if the answers of its successful attempts are remembered, too. */
+extern bool outbox_attempts_keep_good(const OutboxEndpoint *ep);
+
 /*
  * Remembers an attempt that has ended, if outbox.log_attempts asks for it.  'error'
- * is why it failed.  NULL: it succeeded.  'keep_body' is true if the kept part of a
- * failure's answer is to be stored, too.  The requests before it that were lost
+ * is why it failed.  NULL: it succeeded.  'keep_answer' is true if the kept parts of its
+ * answer are to be stored, too.  Returns true if they will be.  The requests before it that were lost
  * (transport.h) are attempts, too.  _lost remembers only these, for a delivery that was
  * not sent.
  */
-extern void outbox_attempt_ended(const OutboxDelivery *d, const OutboxOutcome *outcome,
-								 const char *error, bool keep_body);
+extern bool outbox_attempt_ended(const OutboxDelivery *d, const OutboxOutcome *outcome,
+								 const char *error, bool keep_answer);
 extern void outbox_attempts_lost(const OutboxDelivery *d, const OutboxOutcome *o);
 
 /*

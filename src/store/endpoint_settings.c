@@ -17,6 +17,7 @@
 
 #include "base/compat.h"
 #include "base/query.h"
+#include "base/settings.h"
 #include "base/table_rows.h"
 #include "endpoint/packed_settings.h"
 #include "log/step.h"
@@ -74,8 +75,8 @@ read_headers(Jsonb *jb, OutboxEndpointRow *s)
 	}
 }
 
-static OutboxFormat
-read_format(const char *name)
+OutboxFormat
+outbox_endpoint_format(const char *name)
 {
 	if (strcmp(name, "raw") == 0)
 		return OUTBOX_FORMAT_RAW;
@@ -94,6 +95,17 @@ read_ordering(const char *name)
 	if (strcmp(name, "strict") == 0)
 		return OUTBOX_ORDER_STRICT;
 	return OUTBOX_ORDER_KEY;
+}
+
+static int
+read_log_attempts(const char *name)
+{
+	if (name == NULL)
+		return -1;
+	return strcmp(name, "none") == 0  ? OUTBOX_LOG_ATTEMPTS_NONE :
+		strcmp(name, "failures") == 0 ? OUTBOX_LOG_ATTEMPTS_FAILURES :
+		strcmp(name, "answers") == 0  ? OUTBOX_LOG_ATTEMPTS_ANSWERS :
+										OUTBOX_LOG_ATTEMPTS_ALL;
 }
 
 #define USEC(column) \
@@ -147,6 +159,7 @@ read_ordering(const char *name)
 	next(COL_TENANT_KEPT_BYTES, "COALESCE(l.max_kept_bytes, a.max_kept_bytes)") \
 	next(COL_TENANT_KEPT_AGE, "(pg_catalog.date_part('epoch'," \
 		 " COALESCE(l.max_kept_age, a.max_kept_age)) * 1000000)::pg_catalog.int8") \
+	next(COL_LOG_ATTEMPTS, "s.log_attempts") \
 	next(COL_SUBSCRIPTION, "(SELECT pg_catalog.max(v.version) FROM outbox.subscriptions v" \
 		 " WHERE v.endpoint_id = s.endpoint_id)")
 /* clang-format on */
@@ -182,7 +195,7 @@ read_row(OutboxColumns row, OutboxApplyEndpointRow apply, void *arg)
 	s.name = row_text(row, COL_NAME);
 	s.url = row_text(row, COL_URL);
 	read_patterns(row.values[COL_TOPICS], &s);
-	s.format = read_format(row_text(row, COL_FORMAT));
+	s.format = outbox_endpoint_format(row_text(row, COL_FORMAT));
 	if (!row.nulls[COL_HEADERS])
 		read_headers(DatumGetJsonbP(row.values[COL_HEADERS]), &s);
 	s.ordering = read_ordering(row_text(row, COL_ORDERING));
@@ -234,6 +247,7 @@ read_row(OutboxColumns row, OutboxApplyEndpointRow apply, void *arg)
 	s.filter = row.nulls[COL_FILTER] ?
 		NULL :
 		outbox_filter_usable(DatumGetJsonPathP(row.values[COL_FILTER]));
+	s.log_attempts = read_log_attempts(row_text(row, COL_LOG_ATTEMPTS));
 	s.subscription = row_int8(row, COL_SUBSCRIPTION);
 	s.position = (OutboxColumns){row.values + NCOLUMNS, row.nulls + NCOLUMNS};
 	SPI_connect();
@@ -541,6 +555,7 @@ assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 	ep->config.batch_size = s->batch_size;
 	ep->config.batch_wait = s->batch_wait;
 	ep->config.disable_after = s->disable_after;
+	ep->config.log_attempts = s->log_attempts;
 	if (ep->status.disabled && !s->disabled)
 		outbox_pace_resume(&ep->pace);
 	ep->status.paused = s->paused;

@@ -46,6 +46,7 @@ typedef struct OutboxEndpointRow
 	int				 batch_size;
 	int64			 batch_wait;
 	int64			 disable_after; /* 0: never */
+	int				 log_attempts;	/* -1: as the setting says */
 	bool			 paused;
 	bool			 disabled;
 	TimestampTz		 state_since;
@@ -64,6 +65,9 @@ typedef struct OutboxEndpointRow
 									  * in the log (0: none) */
 	OutboxColumns	 position;		 /* for outbox_position_read() */
 } OutboxEndpointRow;
+
+/* The format of that name, which is one of them. */
+extern OutboxFormat outbox_endpoint_format(const char *name);
 
 /*
  * If reading the endpoint's settings is on hold, the row has only its id and its

@@ -56,6 +56,7 @@ typedef struct OutboxTarget
 	int							  connect_timeout; /* ms */
 	int							  timeout;		   /* ms, the whole request */
 	bool						  whole_answer; /* the outcome has a good answer's body */
+	bool						  kept_answer;	/* a good answer is kept, as others are */
 	int32_t						  endpoint;		/* its number, for 'serves' */
 } OutboxTarget;
 
@@ -82,8 +83,6 @@ typedef enum OutboxFailure
 	OUTBOX_FAILURE_INTERNAL	 /* out of memory, out of file descriptors … */
 } OutboxFailure;
 
-#define OUTBOX_RESPONSE_KEPT 1024 /* bytes of a failure's body that are kept */
-
 /* The most bytes of a good answer's body, if the outcome includes it. */
 #define OUTBOX_ANSWER_MAX (256 * 1024)
 
@@ -108,6 +107,15 @@ typedef enum OutboxResult
 	OUTBOX_RESULT_UNAVAILABLE
 } OutboxResult;
 
+/* How long the parts of a request took, in ms.  -1: there was no such part, or no end of it. */
+typedef struct OutboxTimes
+{
+	float lookup; /* of the name, which may be known for a moment */
+	float connect;
+	float tls;
+	float first_byte; /* from the beginning of the request to that of the answer */
+} OutboxTimes;
+
 typedef struct OutboxOutcome
 {
 	OutboxResult result;
@@ -130,12 +138,21 @@ typedef struct OutboxOutcome
 	int64_t		  retry_after;
 	int			  status; /* the protocol's own number, for views; 0: none */
 	OutboxFailure failure;
-	char		  error[256]; /* in words; "" if it was delivered */
-	char		  body[OUTBOX_RESPONSE_KEPT];
-	size_t		  body_len; /* length of the kept part of a failure's answer */
-	const char	 *answer;	/* a whole answer, valid until 'done' returns */
-	size_t		  answer_len;
-	double		  duration; /* ms, without the wait for a target's first connection */
+	/*
+	 * The parts that are kept of an answer that failed, or of any with 'kept_answer':
+	 * its headers, as lines "name: value", and the first bytes of its body.  As all
+	 * pointers here they are valid until 'done' returns.
+	 */
+	const char		  *head;
+	size_t			   head_len;
+	const char		  *body;
+	size_t			   body_len;
+	const OutboxTimes *times; /* NULL: not known */
+
+	char		error[256]; /* in words; "" if it was delivered */
+	const char *answer;		/* a whole answer */
+	size_t		answer_len;
+	double		duration; /* ms, without the wait for a target's first connection */
 } OutboxOutcome;
 
 typedef struct OutboxHeader

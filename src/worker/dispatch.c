@@ -88,19 +88,12 @@ count_start(TimestampTz now)
 	this_round.over = now >= this_round.end;
 }
 
-/*
- * Returns the time at which the request starts.  That of the round may be before the event
- * was emitted.
- */
-static TimestampTz
-begin_flight(OutboxEndpoint *ep, size_t request_bytes, size_t body_len)
+static void
+begin_flight(OutboxEndpoint *ep, size_t request_bytes, size_t body_len, TimestampTz now)
 {
-	TimestampTz now = GetCurrentTimestamp();
-
 	count_start(now);
 	outbox_slots_begin(ep, body_len, now);
 	outbox_memory_account(&requests_account, requests_account + request_bytes);
-	return now;
 }
 
 /* The request of the delivery, or of its batch, is no more. */
@@ -171,6 +164,8 @@ not_now(OutboxEndpoint *ep, OutboxDelivery *d)
 static void
 batch_done(OutboxBatch *b, const OutboxOutcome *outcome, TimestampTz now)
 {
+	bool kept = false; /* the answer is, with one of its events */
+
 	outbox_loop.traffic.unsettled += b->n;
 	outbox_batch_judge(b, outcome);
 	for (int i = 0; i < b->n; i++)
@@ -178,7 +173,7 @@ batch_done(OutboxBatch *b, const OutboxOutcome *outcome, TimestampTz now)
 		const char *error = outbox_batch_error(b, i);
 
 		outbox_loop.traffic.delivered += error == NULL;
-		outbox_attempt_ended(b->members[i].delivery, outcome, error, i == 0);
+		kept |= outbox_attempt_ended(b->members[i].delivery, outcome, error, !kept);
 	}
 	OUTBOX_CRASH_POINT("batch.judged");
 	outbox_batch_done(b, outcome, now);
@@ -285,6 +280,7 @@ outbox_dispatch_init(OutboxEnded callback)
 static void
 start(OutboxEndpoint *ep, OutboxTransfer *t, const OutboxMessage *message, void *delivery)
 {
+	ep->config.target.kept_answer = outbox_attempts_keep_good(ep);
 	outbox_watchdog_enter(ep->id);
 	ep->config.target.transport->start(t, &ep->config.target, ep->link->handle, message,
 									   delivery);
@@ -338,6 +334,8 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 	}
 	message.body = outbox_request_body(event, settings->format, &message.body_len);
 	outbox_payload_used(event);
+	now =
+		GetCurrentTimestamp(); /* the round may have begun before the event was emitted */
 	if (transport->headers)
 		problem = outbox_request_headers(transport->headers(t), event, settings,
 										 d->attempts + 1, d->redelivery,
@@ -357,7 +355,8 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 	d->transport = transport;
 	d->transfer = t;
 	d->sent = event;
-	d->started_at = begin_flight(ep, transport->memory, message.body_len);
+	d->started_at = now;
+	begin_flight(ep, transport->memory, message.body_len, now);
 	OUTBOX_CRASH_POINT("send.begin");
 	start(ep, t, &message, d);
 	if (ep->link->state == OUTBOX_LINK_PROBING)
@@ -380,6 +379,7 @@ send_batch(OutboxBatch *b, TimestampTz now)
 		outbox_batch_put_back(b);
 		return false;
 	}
+	now = GetCurrentTimestamp();
 	problem = outbox_request_batch_headers(transport->headers(t), b->id,
 										   &ep->config.request, b->attempt,
 										   timestamptz_to_time_t(now), b->body.bytes,
@@ -393,7 +393,7 @@ send_batch(OutboxBatch *b, TimestampTz now)
 	}
 	b->transport = transport;
 	b->transfer = t;
-	now = begin_flight(ep, BATCH_BYTES(transport), b->body.len);
+	begin_flight(ep, BATCH_BYTES(transport), b->body.len, now);
 	for (int i = 0; i < b->n; i++)
 		b->members[i].delivery->started_at = now;
 	message.body = b->body.bytes;

@@ -226,9 +226,11 @@ empty_events(const OutboxForget *f, const int64 *seqs, int n, Removed *r)
 	r->attempts +=
 		count_of(&of_attempts,
 				 "WITH u AS (UPDATE outbox.attempt_log a SET response_body = NULL,"
+				 " response_headers = NULL,"
 				 " error = CASE WHEN a.error IS NOT NULL THEN 'forgotten' END"
 				 " WHERE a.seq = ANY (ARRAY" EMPTIED ")"
-				 " AND (a.response_body IS NOT NULL OR a.error <> 'forgotten')"
+				 " AND (a.response_body IS NOT NULL OR a.response_headers IS NOT NULL"
+				 " OR a.error <> 'forgotten')"
 				 " RETURNING 1) SELECT pg_catalog.count(*) FROM u",
 				 f, array);
 	commands =

@@ -165,7 +165,7 @@ resend(Command *c)
 	insert("INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status,"
 		   " attempts, next_attempt_at, redelivery, parked_at)"
 		   " SELECT $1, e.seq, e.id, outbox.order_key(e.tenant, e.key), 'retrying', 0,"
-		   " pg_catalog.now(), 2,"
+		   " pg_catalog.now(), 3,"
 		   " pg_catalog.now()"
 		   " FROM outbox.all_events e WHERE e.seq = $2",
 		   c);

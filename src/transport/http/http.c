@@ -7,6 +7,7 @@
  * 'done' is called.  It is then free again, and keeps its handle, its buffers and all
  * options that need not be set twice.
  */
+#include "base/settings.h"
 #include "transport/http/http_internal.h"
 
 #include <stdlib.h>
@@ -207,8 +208,12 @@ http_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 	t->socket_errno = t->sent = 0;
 	t->exceeded = NULL;
 	t->proxy_bytes = 0;
-	memset(&t->head, 0, sizeof(t->head));
+	memset(&t->head, 0, offsetof(OutboxHead, text));
 	t->head.origin = t->origin;
+	t->head.keeps_good = target->kept_answer && outbox_log_answer_size > 0;
+	t->head.keeps_bad = outbox_log_answer_size > 0;
+	t->kept_answer = target->kept_answer;
+	t->answer_most = target->kept_answer ? outbox_log_answer_size : 0;
 	t->body_bytes = t->answer_len = 0;
 	t->whole_answer = target->whole_answer;
 	t->refused = NULL;
@@ -220,7 +225,9 @@ http_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 	o->status = 0;
 	o->failure = OUTBOX_FAILURE_NONE;
 	o->error[0] = '\0';
-	o->body_len = 0;
+	o->head = o->body = NULL;
+	o->head_len = o->body_len = 0;
+	o->times = NULL;
 	o->answer = NULL;
 	o->answer_len = 0;
 	o->retry_after = -1;
@@ -281,75 +288,6 @@ http_cancel(OutboxTransfer *t)
 	http_release(t);
 }
 
-static bool
-is_good(int status)
-{
-	return status >= 200 && status <= 299;
-}
-
-/* Any other status, with the header of Standard Webhooks. */
-static void
-take_refusal(OutboxTransfer *t)
-{
-	OutboxOutcome *o = &t->outcome;
-
-	switch (o->status)
-	{
-		case 400:
-		case 409:
-		case 413:
-		case 415:
-		case 422:
-			o->event_at_fault = true; /* 401, 403, 404 and 407 are about the endpoint */
-			break;
-		case 410:
-			o->result = OUTBOX_RESULT_DISABLE;
-			o->why_disabled = "the receiver answered 410 Gone";
-			break;
-		case 429:
-			o->slow_down = o->no_event_at_fault = true;
-			break;
-		case 502:
-		case 503:
-		case 504:
-			o->slow_down = true;
-			break;
-	}
-	if (o->result == OUTBOX_RESULT_DISABLE)
-		return;
-	if (t->head.disable)
-	{
-		o->result = OUTBOX_RESULT_DISABLE;
-		o->why_disabled = "the receiver answered webhook-delivery: disable";
-	}
-	else if (t->head.abort_message)
-		o->result = OUTBOX_RESULT_ABORT;
-}
-
-/* A 2xx whose body is part of the outcome.  Checks that the body is complete. */
-static void
-take_answer(OutboxTransfer *t, CURLcode code)
-{
-	OutboxOutcome *o = &t->outcome;
-
-	o->result = OUTBOX_RESULT_UNKNOWN;
-	if (t->answer_len > OUTBOX_ANSWER_MAX)
-		snprintf(o->error, sizeof(o->error),
-				 "the answer to the batch is longer than %d bytes", OUTBOX_ANSWER_MAX);
-	else if (code != CURLE_OK)
-		snprintf(o->error, sizeof(o->error), "the answer to the batch was cut off: %s",
-				 curl_easy_strerror(code));
-	else if (t->head.encoded)
-		snprintf(o->error, sizeof(o->error),
-				 "the answer to the batch is compressed, which was not asked for");
-	else
-	{
-		o->result = OUTBOX_RESULT_DELIVERED;
-		o->answer = t->answer;
-		o->answer_len = t->answer_len;
-	}
-}
-
 static void
 finish(OutboxTransfer *t, CURLcode code)
 {
@@ -378,22 +316,7 @@ finish(OutboxTransfer *t, CURLcode code)
 			curl_easy_getinfo(t->easy, CURLINFO_ACTIVESOCKET, &fd) == CURLE_OK && fd >= 0)
 			outbox_http_peer_rests(fd);
 
-		/* An error after the headers changes nothing. */
-		o->status = t->head.status;
-		if (is_good(o->status))
-		{
-			o->result = OUTBOX_RESULT_DELIVERED;
-			if (t->whole_answer)
-				take_answer(t, code);
-		}
-		else
-		{
-			snprintf(o->error, sizeof(o->error), "the receiver answered %d%s", o->status,
-					 o->status >= 300 && o->status < 400 ?
-						 ", and redirects are not followed" :
-						 "");
-			take_refusal(t);
-		}
+		outbox_http_take_answer(t, code);
 		outbox_http_auth_answered(t);
 	}
 	else
@@ -405,6 +328,7 @@ finish(OutboxTransfer *t, CURLcode code)
 		t->set_version == CURL_HTTP_VERSION_1_1 ?
 		"the connection was closed before the answer, and it was sent again" :
 		"the receiver refused the stream or closed the connection, and it was sent again";
+	outbox_http_keep_parts(t);
 	withdraw(t);
 
 	if (!was_answered && o->result != OUTBOX_RESULT_UNAVAILABLE)

@@ -45,6 +45,13 @@ extern const char *outbox_http_profile(const OutboxTarget *target, OutboxProfile
 									   const char **hint);
 
 /*
+ * Adds the header lines that a request gets besides the lines of format/request.c, with a word
+ * in place of secrets, and returns its first line, palloc'd; NULL: out of memory.
+ */
+extern char *outbox_http_shown(const OutboxTarget *target, struct OutboxHeaders *out,
+							   size_t body_len);
+
+/*
  * A request that asks its receiver whether it wants events.  _ask is called between
  * acquire and start: its end calls 'answered', and with an 'origin', which stays until then,
  * the method is OPTIONS.  _allows is true if the answer allows this origin, with so many

@@ -158,17 +158,12 @@ take_header(char *line, size_t size, size_t n, void *arg)
 	return len;
 }
 
-/* Returns 0 if no more of the body is wanted. */
+/* Returns 0 if there is no memory. */
 static size_t
 keep_answer(OutboxTransfer *t, const char *data, size_t len)
 {
 	size_t size = t->answer_size ? t->answer_size : 1024;
 
-	if (t->answer_len + len > OUTBOX_ANSWER_MAX)
-	{
-		t->answer_len = OUTBOX_ANSWER_MAX + 1;
-		return 0;
-	}
 	while (size < t->answer_len + len)
 		size *= 2;
 	if (size > t->answer_size)
@@ -189,21 +184,22 @@ static size_t
 take_body(char *data, size_t size, size_t n, void *arg)
 {
 	OutboxTransfer *t = arg;
-	OutboxOutcome  *o = &t->outcome;
 	size_t			len = size * n;
+	bool			good = t->head.status >= 200 && t->head.status <= 299;
+	size_t			most = good ? t->answer_most : (size_t) outbox_log_answer_size;
 
 	outbox_http_serves(t->rest.endpoint);
 	if (t->state != ANSWERED)
 		return 0;
-	if (t->head.status < 200 || t->head.status > 299)
+	if (good && t->whole_answer)
 	{
-		size_t kept = Min(len, sizeof(o->body) - o->body_len);
-
-		memcpy(o->body + o->body_len, data, kept);
-		o->body_len += kept;
+		if (t->answer_len + len <= OUTBOX_ANSWER_MAX)
+			return keep_answer(t, data, len);
+		t->answer_len = OUTBOX_ANSWER_MAX + 1;
+		return 0;
 	}
-	else if (t->whole_answer)
-		return keep_answer(t, data, len);
+	if (t->answer_len < most)
+		(void) keep_answer(t, data, Min(len, most - t->answer_len));
 	t->body_bytes += len;
 	return t->body_bytes > BODY_BYTES_MAX ? 0 : len;
 }
@@ -507,8 +503,8 @@ set_method(OutboxTransfer *t, const char *method)
 }
 
 /* Returns the URL with a query of the event behind its own, malloc'd.  NULL: no memory. */
-static char *
-url_with_query(const char *url, const char *query)
+char *
+outbox_http_url_with_query(const char *url, const char *query)
 {
 	size_t len = strcspn(url, "#"); /* a fragment is not sent */
 	size_t size = len + strlen(query) + 2;
@@ -529,7 +525,7 @@ set_target_url(OutboxTransfer *t, const OutboxTarget *target)
 	if (t->headers.query == 0)
 		return t->url && strcmp(t->url, target->url) == 0 ? NULL :
 															set_url(t, target->url);
-	url = url_with_query(target->url, t->headers.buf + t->headers.query);
+	url = outbox_http_url_with_query(target->url, t->headers.buf + t->headers.query);
 	if (url == NULL)
 		return OUTBOX_LACKS_MEMORY;
 	complaint = set_url(t, url);

@@ -8,6 +8,7 @@
  */
 #include "transport/http/http_internal.h"
 
+#include <ctype.h>
 #include <strings.h>
 
 /*
@@ -17,6 +18,23 @@
 #define HEAD_BYTES_MAX (64 * 1024)
 #define HEAD_LINES_MAX 1000
 
+/* The text without blanks and an end of a line around it. */
+static const char *
+trimmed(const char *text, size_t len, size_t *trimmed_len)
+{
+	while (len > 0 && (*text == ' ' || *text == '\t'))
+	{
+		text++;
+		len--;
+	}
+	while (len > 0 &&
+		   (text[len - 1] == ' ' || text[len - 1] == '\t' || text[len - 1] == '\r' ||
+			text[len - 1] == '\n'))
+		len--;
+	*trimmed_len = len;
+	return text;
+}
+
 /* The value of a header line if it has that name, otherwise NULL. */
 static const char *
 header_value(const char *line, size_t len, const char *name, size_t *value_len)
@@ -25,19 +43,7 @@ header_value(const char *line, size_t len, const char *name, size_t *value_len)
 
 	if (len <= namelen || line[namelen] != ':' || strncasecmp(line, name, namelen) != 0)
 		return NULL;
-	line += namelen + 1;
-	len -= namelen + 1;
-	while (len > 0 && (*line == ' ' || *line == '\t'))
-	{
-		line++;
-		len--;
-	}
-	while (len > 0 &&
-		   (line[len - 1] == ' ' || line[len - 1] == '\t' || line[len - 1] == '\r' ||
-			line[len - 1] == '\n'))
-		len--;
-	*value_len = len;
-	return line;
+	return trimmed(line + namelen + 1, len - namelen - 1, value_len);
 }
 
 /*
@@ -78,6 +84,72 @@ take_permission(OutboxHead *head, const char *line, size_t len)
 	}
 }
 
+/* ------------------------------------------------------- the lines that are kept */
+
+#define VALUE_KEPT 256 /* bytes */
+#define ROOM_FOR_END 32
+
+static void
+keep(OutboxHead *head, const char *text, size_t len)
+{
+	memcpy(head->text + head->text_len, text, len);
+	head->text_len += len;
+}
+
+/* Of a cookie, which logs somebody in, only the name of its header is kept. */
+static void
+keep_line(OutboxHead *head, const char *line, size_t len)
+{
+	const char *colon = memchr(line, ':', len);
+	size_t		name_len = colon ? colon - line : 0;
+	const char *value;
+	size_t		value_len;
+	bool		cut;
+
+	/* A line without a name continues the one before. */
+	if (name_len == 0 || line[0] == ' ' || line[0] == '\t')
+		return;
+	value = trimmed(colon + 1, len - name_len - 1, &value_len);
+	cut = value_len > VALUE_KEPT;
+	value_len = Min(value_len, VALUE_KEPT);
+	if (strncasecmp(line, "set-cookie", 10) == 0)
+	{
+		value = OUTBOX_LEFT_OUT;
+		value_len = strlen(OUTBOX_LEFT_OUT);
+		cut = false;
+	}
+	if (head->left_out > 0 ||
+		head->text_len + name_len + value_len + sizeof(": ...\n") >
+			sizeof(head->text) - ROOM_FOR_END)
+	{
+		head->left_out++;
+		return;
+	}
+	for (size_t i = 0; i < name_len; i++)
+		head->text[head->text_len++] = (char) tolower((unsigned char) line[i]);
+	keep(head, ": ", 2);
+	keep(head, value, value_len);
+	keep(head, "...\n", 4);
+	if (!cut)
+	{
+		head->text_len -= 4;
+		keep(head, "\n", 1);
+	}
+}
+
+const char *
+outbox_head_kept(OutboxHead *head, size_t *len)
+{
+	if (head->left_out > 0)
+		head->text_len += snprintf(head->text + head->text_len, ROOM_FOR_END,
+								   "...: %d more\n", head->left_out);
+	head->left_out = 0;
+	*len = head->text_len > 0 ? head->text_len - 1 : 0;
+	return head->text;
+}
+
+/* -------------------------------------------------------------------- one line */
+
 /*
  * Takes one line, its end included.  Its meaning is stored in 'head' and 'outcome'
  * until the head is complete.  Later lines are trailers, and are only counted.
@@ -98,9 +170,15 @@ outbox_head_line(OutboxHead *head, OutboxOutcome *outcome, const char *line, siz
 	if (head->state == OUTBOX_HEAD_STATUS)
 	{
 		head->status = status_of(line, len);
+		head->keeps = head->status >= 200 && head->status <= 299 ? head->keeps_good :
+																   head->keeps_bad;
+		head->text_len = 0;
+		head->left_out = 0;
 		return head->state = OUTBOX_HEAD_LINES;
 	}
 
+	if (head->keeps && line[0] != '\r' && line[0] != '\n')
+		keep_line(head, line, len);
 	switch (line[0])
 	{
 		case '\r':

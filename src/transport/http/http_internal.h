@@ -4,6 +4,7 @@
  *	  includes it.
  *
  *	  http.c			transfers from acquire to 'done', and the loop
+ *	  http_answer.c		the meaning of an answer
  *	  http_handle.c		the options of a libcurl handle, and its callbacks
  *	  http_failure.c	why a request got no usable answer
  *	  http_head.c		the head of an answer
@@ -11,6 +12,7 @@
  *	  http_lookup.c		names and the addresses that they lead to
  *	  http_peer.c		how much a peer may make libcurl and OpenSSL do
  *	  http_settings.c	the settings that requests use
+ *	  http_shown.c		the parts of a request that libcurl adds
  *	  http_socket.c		sockets and the epoll descriptor
  *	  http_url.c		URLs and Retry-After; needs none of the others
  *	  http_version.c	which version of HTTP a request speaks
@@ -107,7 +109,9 @@ typedef enum OutboxHeadState
 	OUTBOX_HEAD_CODED	   /* a transfer coding other than chunked */
 } OutboxHeadState;
 
-/* The head of an answer while it is received.  Zero at first. */
+#define OUTBOX_HEAD_TEXT 2048 /* bytes of the header lines that are kept */
+
+/* The head of an answer while it is received.  Zero at first, but for 'text'. */
 typedef struct OutboxHead
 {
 	OutboxHeadState state;
@@ -120,6 +124,14 @@ typedef struct OutboxHead
 	double			allowed_rate;  /* webhook-allowed-rate, per second (0: any) */
 	int				lines;
 	size_t			bytes;
+
+	/* The lines "name: value" that are kept. */
+	bool   keeps_good; /* of a 2xx */
+	bool   keeps_bad;  /* of any other */
+	bool   keeps;	   /* of this answer */
+	int	   left_out;   /* lines for which there was no room */
+	size_t text_len;
+	char   text[OUTBOX_HEAD_TEXT];
 } OutboxHead;
 
 #define OUTBOX_HTTP_NEVER PG_INT64_MAX
@@ -178,8 +190,9 @@ struct OutboxTransfer
 	size_t resolve_size;
 
 	/* A body that is kept whole.  The memory is kept for the next one. */
-	char  *answer;
-	size_t answer_size;
+	char	   *answer;
+	size_t		answer_size;
+	OutboxTimes times;
 
 	/* The request in flight. */
 	OutboxRest				  rest; /* its endpoint, too */
@@ -199,9 +212,11 @@ struct OutboxTransfer
 	bool					  connects;	   /* counted in host->connecting */
 	bool					  tried;	   /* some address was not refused */
 	bool					  connected;
-	int						  sent;	   /* so often */
-	bool					  over_v6; /* it opened a socket for IPv6 */
+	int						  sent;		   /* so often */
+	bool					  over_v6;	   /* it opened a socket for IPv6 */
+	size_t					  answer_most; /* bytes that are kept of a good one's body */
 	bool					  whole_answer;
+	bool					  kept_answer;
 	size_t					  answer_len;
 	int						  socket_errno;
 	const char				 *exceeded; /* the limit that the peer exceeded, in words */
@@ -340,6 +355,9 @@ extern void	 outbox_http_forget_lookups(int64 now);
 extern OutboxHeadState outbox_head_line(OutboxHead *head, OutboxOutcome *outcome,
 										const char *line, size_t len, int64 now);
 
+/* To be called once when the answer has ended: the lines that are kept. */
+extern const char *outbox_head_kept(OutboxHead *head, size_t *len);
+
 /* The value of an entry of config; NULL: there is none. */
 static inline const char *
 outbox_http_option(const OutboxTarget *target, const char *name)
@@ -349,6 +367,13 @@ outbox_http_option(const OutboxTarget *target, const char *name)
 
 	return option ? option->value : NULL;
 }
+
+/* http_answer.c: there is a status; and for any end. */
+extern void outbox_http_take_answer(OutboxTransfer *t, CURLcode code);
+extern void outbox_http_keep_parts(OutboxTransfer *t);
+
+/* http_handle.c */
+extern char *outbox_http_url_with_query(const char *url, const char *query);
 
 /* http_config.c: the method, of which NULL is POST. */
 extern const char *outbox_http_method(const OutboxTarget *target);

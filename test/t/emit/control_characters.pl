@@ -26,7 +26,7 @@ my %plain = (
 # A value with a character in it, where SQL has %s for the character as a literal
 my %value = (
 	(map { $_ => q{'a' || %s || 'b'} } qw(type content_type key dedup_key tenant name endpoint start_at)),
-	(map { $_->[0] => qq{'$_->[1]' || %s} } [ 'format', 'raw' ], [ 'ordering', 'key' ], [ 'on_exhausted', 'skip' ], [ 'challenge', 'echo' ]),
+	(map { $_->[0] => qq{'$_->[1]' || %s} } [ 'format', 'raw' ], [ 'ordering', 'key' ], [ 'on_exhausted', 'skip' ], [ 'challenge', 'echo' ], [ 'log_attempts', 'all' ]),
 	secret => q{'whsec_' || repeat('A', 20) || %s || repeat('A', 20)},
 	topic => q{'sweep.a' || %s || 'b'},
 	url => q{'https://a.example/p' || %s || 'q'},
@@ -39,7 +39,7 @@ my %value = (
 	filter => q{('$.a == "x' || %s || 'y"')::jsonpath});
 my %around = (
 	(map { $_ => [ q{%s || 'a'}, q{'a' || %s} ] } qw(type content_type key dedup_key tenant name endpoint start_at)),
-	(map { $_->[0] => [ qq{%s || '$_->[1]'} ] } [ 'format', 'raw' ], [ 'ordering', 'key' ], [ 'on_exhausted', 'skip' ], [ 'challenge', 'echo' ]),
+	(map { $_->[0] => [ qq{%s || '$_->[1]'} ] } [ 'format', 'raw' ], [ 'ordering', 'key' ], [ 'on_exhausted', 'skip' ], [ 'challenge', 'echo' ], [ 'log_attempts', 'all' ]),
 	secret => [ q{%s || 'whsec_' || repeat('A', 40)}, q{'whsec_' || repeat('A', 40) || %s} ],
 	topic => [ q{%s || 'sweep.a'}, q{'sweep.a' || %s} ],
 	url => [ q{%s || 'https://a.example/'}, q{'https://a.example/' || %s}, q{'https://a' || %s || '.example/'}, q{'https://a.example/?q=' || %s} ],

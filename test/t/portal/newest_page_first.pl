@@ -160,7 +160,7 @@ my %page = (
 my %before = map { $_ => blocks($page{$_}) } keys %page;
 ask(q{UPDATE outbox.endpoint_settings SET state = 'paused', reason = 'by the test'; SELECT outbox.endpoint_changed(0)});
 ask(q{INSERT INTO outbox.events (topic, payload, tenant) SELECT 'a.x', '{}', 'globex' FROM generate_series(1, 60000)});
-ask(q{INSERT INTO outbox.attempt_log SELECT e.seq, e.created_at, e.id, s.endpoint_id, 1, 1, 200, 0, NULL, NULL
+ask(q{INSERT INTO outbox.attempt_log SELECT e.seq, e.created_at, e.id, s.endpoint_id, 1, 1, 200, 0, 0
 	FROM outbox.events e, outbox.endpoint_settings s WHERE s.name IN ('globex.a', 'archive') AND e.topic = 'a.x' AND e.tenant = 'globex'
 	ON CONFLICT DO NOTHING});
 ask(park_as_dead("s.name = 'globex.a' AND e.topic = 'a.x' AND e.tenant = 'globex'") . '; ANALYZE');

@@ -89,7 +89,7 @@ my $one = json("outbox.portal_delivery('acme', '$name{acme}', '$dead')");
 is("$one->{status} $one->{reason} $one->{event}{payload}{n} @{[ map { \"$_->{cause} $_->{status_code}\" } @{ $one->{attempts} } ]}", 'dead max_attempts 3 first 500',
 	'one delivery, with its content and its requests');
 $one = json("outbox.portal_delivery('acme', '$name{acme}', '$event{acme}')");
-is("$one->{status} @{[ map { $_->{cause} } @{ $one->{attempts} } ]}", 'delivered again again first', 'and what caused each of them');
+is("$one->{status} @{[ map { $_->{cause} } @{ $one->{attempts} } ]}", 'delivered replay resend first', 'and what caused each of them');
 is(scalar(keys %{ { map { $_->{id} => 1 } @{ $one->{attempts} } } }), 3, 'which have names of their own');
 $receiver->control(path => '/ok/acme', behave => '/ok');
 is(json("outbox.portal_retry('acme', '$name{acme}', since => now() + interval '1 hour')")->{deliveries}, 0, 'nothing failed since');

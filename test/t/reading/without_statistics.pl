@@ -72,8 +72,8 @@ SELECT outbox.create_endpoint(n, '$url', topics => '{acme.*}', tenant => 'acme')
 INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status, reason, attempts, first_attempt_at, parked_at)
 SELECT s.endpoint_id, e.seq, e.id, NULL, 'dead', 'max_attempts', 5, now(), now()
 FROM outbox.endpoint_settings s, outbox.events e WHERE s.tenant = 'acme' AND e.topic = 'acme.n';
-INSERT INTO outbox.attempt_log (seq, started_at, event_id, endpoint_id, attempt, duration_ms, piece, error)
-SELECT p.seq, now(), p.event_id, p.endpoint_id, 1, 1, 0, 'refused' FROM outbox.parked p;
+INSERT INTO outbox.attempt_log (seq, started_at, event_id, endpoint_id, attempt, duration_ms, piece, cause, error)
+SELECT p.seq, now(), p.event_id, p.endpoint_id, 1, 1, 0, 0, 'refused' FROM outbox.parked p;
 COMMIT;
 SQL
 ok(wait_sql($node, "SELECT sum(dead) = 2 * $rows FROM outbox.stats"), 'dead letters of a tenant');

@@ -1,0 +1,287 @@
+/*
+ * shown_request.c
+ *	  Owns how SQL shows a request as it was sent or will be, without its secrets.
+ *
+ * It is made by the functions that the worker makes it with, of the endpoint's present
+ * settings.  A key that is hidden signs, and each header of the endpoint itself has a
+ * word in place of its value.
+ */
+#include "base/outbox.h"
+
+#include "access/htup_details.h"
+#include "funcapi.h"
+#include "mb/pg_wchar.h"
+#include "utils/array.h"
+
+#include "base/query.h"
+#include "base/version.h"
+#include "format/batch_body.h"
+#include "format/cloudevents.h"
+#include "log/event_stamp.h"
+#include "log/page.h"
+#include "store/endpoint_options.h"
+#include "store/endpoint_settings.h"
+#include "transport/http/http.h"
+#include "transport/sinks.h"
+
+#define BATCH_ID "(id of the batch)"
+#define COLUMNS 5
+
+typedef struct Shown
+{
+	const char	  *line; /* NULL: the transport has none */
+	const char	  *body;
+	size_t		   body_len;
+	const char	  *problem; /* why it can never be sent (NULL: it can) */
+	OutboxHeaders *headers;
+} Shown;
+
+/* All that a request depends on, but the event. */
+typedef struct Sender
+{
+	OutboxTarget		target;
+	OutboxRequestConfig config;
+	OutboxProfile		profile;
+	int					batch_size;
+} Sender;
+
+static void
+hide_headers(OutboxRequestConfig *c, Jsonb *headers)
+{
+	JsonbIterator	  *it = JsonbIteratorInit(&headers->root);
+	JsonbIteratorToken token;
+	JsonbValue		   v;
+	int				   n = JB_ROOT_COUNT(headers);
+
+	c->header_names = palloc(sizeof(char *) * Max(n, 1));
+	c->header_values = palloc(sizeof(char *) * Max(n, 1));
+	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
+		if (token == WJB_KEY)
+		{
+			c->header_names[c->nheaders] = pnstrdup(v.val.string.val, v.val.string.len);
+			c->header_values[c->nheaders++] = OUTBOX_LEFT_OUT;
+		}
+}
+
+static void
+name_credentials(OutboxTarget *target, ArrayType *names)
+{
+	Datum *elems;
+	bool  *nulls;
+	int	   n;
+
+	deconstruct_array(names, TEXTOID, -1, false, TYPALIGN_INT, &elems, &nulls, &n);
+	target->credentials = palloc0(sizeof(OutboxOption) * Max(n, 1));
+	for (int i = 0; i < n; i++)
+		if (!nulls[i])
+			target->credentials[target->ncredentials++].name = TextDatumGetCString(
+				elems[i]);
+}
+
+/* Returns the problem with the endpoint's settings; NULL: none. */
+static const char *
+read_sender(Sender *s, int32 endpoint_id)
+{
+	OutboxColumns row;
+	const char	 *problem = NULL;
+	const char	 *hint;
+
+	if (outbox_query("SELECT outbox.shown(s.endpoint_id, s.url), s.format, s.headers,"
+					 " s.config, s.credentials, s.batch_size,"
+					 " COALESCE(k.previous_until > pg_catalog.clock_timestamp(), false)"
+					 " FROM outbox.endpoint_settings s"
+					 " LEFT JOIN outbox.endpoint_secrets k"
+					 " ON k.endpoint_id = s.endpoint_id AND k.part = 0"
+					 " WHERE s.endpoint_id = $1",
+					 arg_int4(endpoint_id)) == 0)
+		return "the endpoint was dropped";
+	row = fetch_row(0);
+	s->target.url = row_text(row, 0);
+	s->config.format = outbox_endpoint_format(row_text(row, 1));
+	if (!row.nulls[2])
+		hide_headers(&s->config, DatumGetJsonbP(row.values[2]));
+	s->target.config = outbox_options_read(row.nulls[3] ? NULL :
+														  DatumGetJsonbP(row.values[3]),
+										   &s->target.nconfig, NULL);
+	if (!row.nulls[4])
+		name_credentials(&s->target, DatumGetArrayTypeP(row.values[4]));
+	s->batch_size = row_int4(row, 5);
+	s->config.nkeys = DatumGetBool(row.values[6]) ? 2 : 1;
+	s->config.keys = palloc0(sizeof(OutboxKey) * 2);
+	s->config.keys[0].len = s->config.keys[1].len = OUTBOX_KEY_HIDDEN;
+	s->config.shape = outbox_options_take_shape(s->target.config, &s->target.nconfig,
+												&problem, &hint);
+	s->config.profile = &outbox_profile_standard;
+	s->target.transport = outbox_sinks_in_session(s->target.url, &hint);
+	if (s->target.transport == NULL)
+		return hint;
+	if (problem == NULL && s->target.transport == &outbox_http_transport)
+	{
+		problem = outbox_http_profile(&s->target, &s->profile, &hint);
+		s->config.profile = &s->profile;
+	}
+	return problem;
+}
+
+/* The event, in a page of its own; NULL: it is gone, or forgotten. */
+static OutboxEvent *
+read_event(int64 seq, const pg_uuid_t *id)
+{
+	Datum	  values[Natts_events];
+	bool	  nulls[Natts_events];
+	OutboxRow row;
+
+	if (outbox_query("SELECT id, seq, xid, epoch, created_at, NULL::pg_catalog.int2,"
+					 " topic, type, key, tenant, expires_at, headers, payload, body,"
+					 " content_type FROM outbox.all_events"
+					 " WHERE seq = $1 AND id = $2 AND NOT forgotten",
+					 arg_int8(seq), arg_datum(UUIDOID, UUIDPGetDatum(id))) == 0)
+		return NULL;
+	heap_deform_tuple(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, values, nulls);
+	row = outbox_row_make(values, nulls, outbox_row_xid(values));
+	outbox_cloudevents_init();
+	/* Its memory is that of the call. */
+	outbox_page_init(CurrentMemoryContext);
+	return outbox_page_add(outbox_page_create(NULL, NULL), &row, true);
+}
+
+/* A batch is shown with this one event. */
+static void
+show_batch(Shown *shown, const Sender *s, OutboxEvent *event, int attempt, int64 at)
+{
+	OutboxBatchBody batch;
+	char			id[OUTBOX_ID_SIZE];
+	bool			full = false;
+
+	outbox_batch_body_init(&batch, CurrentMemoryContext, s->config.format, 1);
+	shown->problem = outbox_batch_body_append(&batch, event, &full);
+	if (shown->problem)
+		return;
+	outbox_batch_body_complete(&batch, id);
+	shown->body = batch.bytes;
+	shown->body_len = batch.len;
+	shown->problem = outbox_request_batch_headers(shown->headers, BATCH_ID, &s->config,
+												  attempt, at, batch.bytes, batch.len);
+}
+
+static void
+show(Shown *shown, const Sender *s, OutboxEvent *event, int attempt,
+	 OutboxRedelivery redelivery, int64 at)
+{
+	bool gone;
+	bool is_webhook = s->target.transport == &outbox_http_transport;
+
+	event = outbox_shape_load(event, &s->config.shape, s->config.format, &gone,
+							  &shown->problem);
+	if (shown->problem)
+		return;
+	if (s->batch_size > 1)
+		show_batch(shown, s, event, attempt, at);
+	else
+	{
+		shown->body = outbox_request_body(event, s->config.format, &shown->body_len);
+		shown->problem = is_webhook ?
+			outbox_request_headers(shown->headers, event, &s->config, attempt, redelivery,
+								   at, shown->body, shown->body_len) :
+			outbox_request_message_headers(shown->headers, event, &s->config, attempt,
+										   redelivery,
+										   s->target.transport->attribute_prefix,
+										   shown->body);
+	}
+	if (shown->problem == NULL && is_webhook)
+		shown->line = outbox_http_shown(&s->target, shown->headers, shown->body_len);
+}
+
+static char *
+header_text(const OutboxHeaders *h)
+{
+	StringInfoData text;
+
+	initStringInfo(&text);
+	for (int i = 0; i < h->nlines; i++)
+	{
+		const OutboxHeaderLine *l = &h->lines[i];
+		const char			   *name = h->buf + l->start;
+
+		appendBinaryStringInfo(&text, "\n", text.len > 0);
+		appendBinaryStringInfo(&text, name, (int) l->name_len);
+		appendStringInfoString(&text, ": ");
+		if (l->value_len > 0)
+			appendBinaryStringInfo(&text, name + l->name_len + strlen(": "),
+								   (int) l->value_len);
+	}
+	return pg_any_to_server(text.data, text.len, PG_UTF8);
+}
+
+/* True if the body is text.  Bytes of users may be no text of this database. */
+static bool
+is_text(const Sender *s, const OutboxEvent *event, const Shown *shown)
+{
+	return s->batch_size > 1 || event->content_type == NULL || s->config.shape.text ||
+		OUTBOX_BODY_OF(s->config.format) != OUTBOX_FORMAT_RAW ||
+		(GetDatabaseEncoding() == PG_UTF8 &&
+		 pg_verify_mbstr(PG_UTF8, shown->body, (int) shown->body_len, true));
+}
+
+static void
+set_text(Datum *value, bool *null, const char *text)
+{
+	*null = text == NULL;
+	*value = *null ? (Datum) 0 : CStringGetTextDatum(text);
+}
+
+static void
+set_body(Datum *values, bool *nulls, const Sender *s, const OutboxEvent *event,
+		 const Shown *shown)
+{
+	if (is_text(s, event, shown))
+		set_text(&values[0], &nulls[0],
+				 pg_any_to_server(pnstrdup(shown->body, shown->body_len),
+								  (int) shown->body_len, PG_UTF8));
+	else
+	{
+		nulls[1] = false;
+		values[1] = PointerGetDatum(
+			cstring_to_text_with_len(shown->body, (int) shown->body_len));
+	}
+}
+
+/*
+ * shown_request(endpoint_id int4, seq int8, id uuid, attempt int4, redelivery int4,
+ * at timestamptz): line, headers, body, bytes and problem.
+ */
+OUTBOX_FUNCTION(outbox_shown_request_1_0, 6)
+{
+	static OutboxHeaders headers;
+	Sender				 s = {0};
+	Shown				 shown = {.headers = &headers};
+	OutboxEvent			*event = NULL;
+	Datum				 values[COLUMNS] = {0};
+	bool				 nulls[COLUMNS];
+	TupleDesc			 desc;
+	HeapTupleHeader		 result;
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	memset(nulls, true, sizeof(nulls));
+	SPI_connect();
+	outbox_headers_reset(&headers);
+	shown.problem = read_sender(&s, PG_GETARG_INT32(0));
+	if (shown.problem == NULL)
+		event = read_event(PG_GETARG_INT64(1), PG_GETARG_UUID_P(2));
+	if (event)
+		show(&shown, &s, event, PG_GETARG_INT32(3), (OutboxRedelivery) PG_GETARG_INT32(4),
+			 timestamptz_to_time_t(PG_GETARG_TIMESTAMPTZ(5)));
+	else if (shown.problem == NULL)
+		shown.problem = "the event is gone";
+	if (shown.problem == NULL)
+	{
+		set_text(&values[0], &nulls[0], shown.line);
+		set_text(&values[1], &nulls[1], header_text(&headers));
+		set_body(&values[2], &nulls[2], &s, event, &shown);
+	}
+	set_text(&values[4], &nulls[4], shown.problem);
+	result = SPI_returntuple(heap_form_tuple(desc, values, nulls), desc);
+	SPI_finish();
+	return HeapTupleHeaderGetDatum(result);
+}

@@ -1,0 +1,135 @@
+/*
+ * http_answer.c
+ *	  Owns the meaning of an answer, and which parts of it and of its time are kept.
+ */
+#include "base/settings.h"
+#include "transport/http/http_internal.h"
+
+static bool
+is_good(int status)
+{
+	return status >= 200 && status <= 299;
+}
+
+/* Any other status, with the header of Standard Webhooks. */
+static void
+take_refusal(OutboxTransfer *t)
+{
+	OutboxOutcome *o = &t->outcome;
+
+	switch (o->status)
+	{
+		case 400:
+		case 409:
+		case 413:
+		case 415:
+		case 422:
+			o->event_at_fault = true; /* 401, 403, 404 and 407 are about the endpoint */
+			break;
+		case 410:
+			o->result = OUTBOX_RESULT_DISABLE;
+			o->why_disabled = "the receiver answered 410 Gone";
+			break;
+		case 429:
+			o->slow_down = o->no_event_at_fault = true;
+			break;
+		case 502:
+		case 503:
+		case 504:
+			o->slow_down = true;
+			break;
+	}
+	if (o->result == OUTBOX_RESULT_DISABLE)
+		return;
+	if (t->head.disable)
+	{
+		o->result = OUTBOX_RESULT_DISABLE;
+		o->why_disabled = "the receiver answered webhook-delivery: disable";
+	}
+	else if (t->head.abort_message)
+		o->result = OUTBOX_RESULT_ABORT;
+}
+
+/* A 2xx whose body is part of the outcome.  Checks that the body is complete. */
+static void
+take_whole(OutboxTransfer *t, CURLcode code)
+{
+	OutboxOutcome *o = &t->outcome;
+
+	o->result = OUTBOX_RESULT_UNKNOWN;
+	if (t->answer_len > OUTBOX_ANSWER_MAX)
+		snprintf(o->error, sizeof(o->error),
+				 "the answer to the batch is longer than %d bytes", OUTBOX_ANSWER_MAX);
+	else if (code != CURLE_OK)
+		snprintf(o->error, sizeof(o->error), "the answer to the batch was cut off: %s",
+				 curl_easy_strerror(code));
+	else if (t->head.encoded)
+		snprintf(o->error, sizeof(o->error),
+				 "the answer to the batch is compressed, which was not asked for");
+	else
+	{
+		o->result = OUTBOX_RESULT_DELIVERED;
+		o->answer = t->answer;
+		o->answer_len = t->answer_len;
+	}
+}
+
+void
+outbox_http_take_answer(OutboxTransfer *t, CURLcode code)
+{
+	OutboxOutcome *o = &t->outcome;
+
+	/* An error after the headers changes nothing. */
+	o->status = t->head.status;
+	if (is_good(o->status))
+	{
+		o->result = OUTBOX_RESULT_DELIVERED;
+		if (t->whole_answer)
+			take_whole(t, code);
+	}
+	else
+	{
+		snprintf(o->error, sizeof(o->error), "the receiver answered %d%s", o->status,
+				 o->status >= 300 && o->status < 400 ?
+					 ", and redirects are not followed" :
+					 "");
+		take_refusal(t);
+	}
+}
+
+/* libcurl counts each from the beginning of the request, which a reused connection has too. */
+static double
+time_of(OutboxTransfer *t, CURLINFO part)
+{
+	curl_off_t us = 0;
+
+	(void) curl_easy_getinfo(t->easy, part, &us);
+	return us / 1000.0;
+}
+
+void
+outbox_http_keep_parts(OutboxTransfer *t)
+{
+	OutboxOutcome *o = &t->outcome;
+	double		   connected;
+	double		   secured;
+	double		   begun;
+	double		   answered;
+
+	if (o->result == OUTBOX_RESULT_DELIVERED && !t->kept_answer && !t->whole_answer)
+		return;
+	connected = t->tried ? time_of(t, CURLINFO_CONNECT_TIME_T) : 0;
+	secured = t->tried ? time_of(t, CURLINFO_APPCONNECT_TIME_T) : 0;
+	begun = time_of(t, CURLINFO_PRETRANSFER_TIME_T);
+	answered = time_of(t, CURLINFO_STARTTRANSFER_TIME_T);
+	t->times.lookup = t->tried && t->lookup_host[0] ? t->lookup_took : -1;
+	t->times.connect = connected > 0 ?
+		connected - time_of(t, CURLINFO_NAMELOOKUP_TIME_T) :
+		-1;
+	t->times.tls = secured > 0 ? secured - connected : -1;
+	t->times.first_byte = answered > 0 && begun > 0 ? answered - begun : -1;
+	o->times = &t->times;
+	o->head = outbox_head_kept(&t->head, &o->head_len);
+	o->body = t->answer;
+	o->body_len = Min(t->answer_len, (size_t) outbox_log_answer_size);
+}
