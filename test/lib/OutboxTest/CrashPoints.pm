@@ -127,6 +127,7 @@ SQL
 	$self->remember_ids;
 	$self->try(<<'SQL');
 UPDATE outbox.pieces SET since = since - interval '8 days';
+DELETE FROM outbox.figures WHERE at < now() - interval '2 days';
 UPDATE outbox.figures SET at = at - interval '3 days';
 SELECT pg_terminate_backend(pid) FROM outbox.workers;
 SQL

@@ -42,12 +42,6 @@ sub use_bound
 	return;
 }
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 # Its open sockets.  One that ends meanwhile does not count.
 sub connections
 {

@@ -26,12 +26,6 @@ sub use_node
 	return;
 }
 
-sub ask
-{
-	my ($sql) = @_;
-	return $node->safe_psql('postgres', $sql);
-}
-
 sub drop
 {
 	my ($name) = @_;

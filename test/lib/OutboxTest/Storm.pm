@@ -12,7 +12,7 @@ use warnings;
 
 use JSON::PP;
 use MIME::Base64;
-use OutboxTest;
+use OutboxTest qw(:DEFAULT !ask);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;

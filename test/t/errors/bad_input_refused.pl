@@ -78,7 +78,7 @@ my @settings = (
 	[ q{filter => '$.total'}, '$."total"', qr/'\$\.total > 100'/ ],
 	[ q{filter => '$.a ? (@ > 1)'}, '$."a"', qr/exists\(/ ],
 	[ q{filter => '$x == 1'}, '$"x"', qr/'\$\.total > 100'/ ],
-	[ q{headers => '[]'}, 'object', qr/\{"name": "value"\}/ ],
+	[ q{headers => '[]'}, 'object', qr/\{"X-Tenant": "acme"\}/ ],
 	[ q{headers => '{"Host": "x"}'}, 'Host', qr/another name/ ],
 	[ q{headers => '{"a": "b", "Count": 1}'}, '"Count"', qr/flat object/ ],
 	[ q{headers => '{"a": "b", "Deep": {"c": "d"}}'}, '"Deep"', qr/flat object/ ],
@@ -138,7 +138,8 @@ my %value = (
 	credentials => "'{}'",
 	label => "'a'",
 	metadata => "'{}'",
-	challenge => "'echo'");
+	challenge => "'echo'",
+	log_attempts => "'answers'");
 foreach my $option (sort keys %value)
 {
 	refused("alter_endpoint('e', $option => $value{$option}, reset => '{$option}')",

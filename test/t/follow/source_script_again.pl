@@ -2,7 +2,7 @@
 use strict;
 use warnings;
 
-use OutboxTest qw(:DEFAULT !ask);
+use OutboxTest qw(:DEFAULT !ask !emit);
 use OutboxTest::Followed;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
