@@ -56,7 +56,7 @@ my %arguments = (
 	create_endpoint => "'new', '$url'", alter_endpoint => "'e', '$url'", seek_endpoint => "'e', 'now'", drop_endpoint => "'e', true",
 	set_event_type => "'a.b'", drop_event_type => "'listed'", replay => "'e', now() - interval '1 hour'", cancel => "'$later'",
 	resend => "'e', '$id'", forget => "'t'", set_retention => "'1 day'", tenant_limits => "'t'",
-	wait_for => "'$id', '0'", set_tenant_limits => "'t', 1", portal_limits => "'t'", set_portal_limits => "'t', 1", deliveries_page => "'e'", attempts_page => "'e'",
+	wait_for => "'$id', '0'", set_tenant_limits => "'t', 1", portal_limits => "'t'", set_portal_limits => "'t', 1", deliveries_page => "'e'", attempts_page => "'e'", delivery_request => "'e', '$id'",
 	portal_endpoints => "'t'", portal_create_endpoint => "'t', '$url'", portal_alter_endpoint => "'t', 'e', '{}'", portal_drop_endpoint => "'t', 'e', true",
 	portal_deliveries => "'t'", portal_attempts => "'t'", portal_retry => "'t', 'e', '$id'", portal_delivery => "'t', 'e', '$id'", portal_cancel_replay => "'t', 'e', " . ask('SELECT outbox.portal_cipher(1, 26, false)'), cancel_replay => "'e', 1", set_secrets => "'{}'", portal_replay => "'t', 'e', now() - interval '1 hour'",
 	portal_event_types => "'t'", log_size_now => '', farthest_behind => '1000', kept_for => "'events'", retention_held => '', scheduled_now => '', parked_count => "1, 'dead'",
