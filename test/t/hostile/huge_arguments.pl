@@ -15,7 +15,7 @@ use Test::More;
 use constant TIMEOUT => 5; # s, of a statement
 use constant LATER => 10; # s after it, on a busy machine
 my $mb = $ENV{MB} || 2;
-my $most = 200 + 20 * $mb; # MB, for the forms that a value has on its way
+my $most = 400 + 16 * $mb; # MB, for the forms that a value has on its way
 my $n = $mb * 20_000;
 my $node = outbox_node('main', conf => "max_wal_size = 4GB\njit = off\nmax_wal_senders = 0\nrestart_after_crash = on\n");
 my $receiver = OutboxTest::Receiver->new('main');
