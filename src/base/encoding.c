@@ -64,14 +64,17 @@ outbox_text_problem(char *s, size_t len)
 
 /*
  * Copies to 'to', which may be 's' itself: no character gets longer.  A byte that begins
- * no valid character becomes a question mark.
+ * no valid character becomes a question mark.  With SQL_ASCII, which takes all bytes, that
+ * is a character of UTF-8, because a client could not read the others.
  */
 static void
 copy_foreign(char *to, const char *s, size_t len, bool keep_controls)
 {
+	int encoding = GetDatabaseEncoding() == PG_SQL_ASCII ? PG_UTF8 : GetDatabaseEncoding();
+
 	for (size_t i = 0; i < len;)
 	{
-		int	 l = pg_encoding_verifymbchar(GetDatabaseEncoding(), s + i, (int) (len - i));
+		int	 l = pg_encoding_verifymbchar(encoding, s + i, (int) (len - i));
 		bool good = s[i] != '\0' && l > 0 &&
 			(keep_controls || ((unsigned char) s[i] >= 0x20 && s[i] != 0x7f));
 
@@ -86,12 +89,30 @@ copy_foreign(char *to, const char *s, size_t len, bool keep_controls)
 	*to = '\0';
 }
 
+/* Marks all that is not ASCII, if some of it has no place in UTF-8. */
+static void
+mark_untranslatable(char *s)
+{
+	size_t len = strlen(s);
+	char  *utf8 = outbox_to_utf8(s, &len);
+
+	if (utf8 == NULL)
+	{
+		for (; *s; s++)
+			if (IS_HIGHBIT_SET(*s))
+				*s = '?';
+	}
+	else if (utf8 != s)
+		pfree(utf8);
+}
+
 char *
 outbox_foreign_text(const char *s, size_t len)
 {
 	char *copy = palloc(len + 1);
 
 	copy_foreign(copy, s, len, true);
+	mark_untranslatable(copy);
 	return copy;
 }
 
@@ -99,6 +120,7 @@ void
 outbox_foreign_words(char *s)
 {
 	copy_foreign(s, s, strlen(s), false);
+	mark_untranslatable(s);
 }
 
 /*

@@ -100,6 +100,21 @@ my $id = $node->safe_psql($latin1, q{SELECT outbox.emit('fail.once', '{}')});
 ok( wait_sql($node, "SELECT count(*) = 1 FROM outbox.dead_letters WHERE event_id = '$id'", 't', $latin1),
 	'a failure is recorded in LATIN1');
 
+# Bytes that are no text here, and ones that have no place in UTF-8, in headers and a body
+my %kept = ($latin1 => [ "\x{fc}\x{ff}z", "a\x{fc}\x{c3}\x{a9}\x{a9}\x{a1}\x{ff}?b" ], ascii => [ '??z', "a?\x{e9}????b" ], euc => [ '??z', 'a???????b' ]);
+foreach my $dbname (sort keys %kept)
+{
+	my $body = "a\xfc\xc3\xa9\xa9\xa1\xff\0b";
+	endpoint($node, $receiver, 'answers', "/ok/answers/$dbname", "topics => '{answers}', tenant => 'acme', max_attempts => 1", $dbname);
+	$receiver->control(path => "/ok/answers/$dbname",
+		behave => '/raw?status=500&then=close&hex=' . unpack('H*', "HTTP/1.1 500 No\r\nX-Odd: \xfc\xffz\r\nContent-Length: 9\r\n\r\n$body"));
+	my $failed = emit_in($dbname, "outbox.emit('answers', '{}', tenant => 'acme')");
+	ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.dead_letters WHERE event_id = '$failed'", 't', $dbname), "$dbname: odd bytes in an answer");
+	my $shown = decode_json(emit_in($dbname, "outbox.portal_delivery('acme', 'answers', '$failed')"));
+	is_deeply([ $shown->{attempts}[0]{response_headers}{'x-odd'}, $shown->{attempts}[0]{response_body} ], $kept{$dbname}, "$dbname: a client that speaks UTF-8 can read them");
+	is($shown->{request}{as}, 'sent', "$dbname: with the request");
+}
+
 # In SQL_ASCII anything goes in: what is no UTF-8 is dead
 my $worker = worker_pid($node, 'ascii');
 my %bad = (
