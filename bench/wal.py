@@ -37,14 +37,14 @@ def switch(cluster, on):
         wait_until(lambda: not cluster.running(), 30, "the worker to be disabled")
 
 
-def one_run(bench, cluster, count, unread):
+def one_run(bench, cluster, count, unread=False, logged="all"):
     """'unread': the worker was off when the events were emitted, and there was a
     checkpoint before it read them.  Then it is the first reader, sets the hint
     bits of the rows, and with checksums logs each page of them: the dearest
     case.  Otherwise it has read them soon after their commit, as it does even
     for a paused endpoint."""
     nginx = bench.nginx
-    cluster.create_endpoint("wal", nginx.url())
+    cluster.create_endpoint("wal", nginx.url(), f", log_attempts => '{logged}'")
     if unread:
         switch(cluster, False)
     else:
@@ -99,6 +99,7 @@ def measure(bench):
             for checksums, cluster in clusters.items():
                 runs.setdefault((checksums, unread), []).append(
                     one_run(bench, cluster, count, unread))
+        runs.setdefault("answers", []).append(one_run(bench, clusters[False], count, logged="answers"))
     for cluster in clusters.values():
         cluster.check()
         cluster.stop()
@@ -113,6 +114,7 @@ def measure(bench):
     largest = sorted(((median(v), k) for k, v in kinds.items()), reverse=True)
     report.add(SECTION, "… of that", ", ".join(f"{k} {text(v)} B" for v, k in largest[:5]))
     for words, which in [
+            ("… with log_attempts 'answers'", "answers"),
             ("… worker off during the emit, checkpoint before it reads", (False, True)),
             ("… with data checksums", (True, False)),
             ("… with data checksums, worker off during the emit, checkpoint before it reads"
