@@ -215,7 +215,7 @@ async def delivery(session, q):
         raise Refused("%s has no delivery of this event. See the event itself: /event/%s says at which endpoints it is, and why not here." % (name, event))
     attempts = await session.read("SELECT * FROM outbox.attempts_page(%s, event => %s::uuid, page_size => 100)", name, event)
     attempts.rows = [a for a in attempts.rows if a["event_id"]]
-    request = await session.read("SELECT r ->> 'as' AS sent_as, r ->> 'line' AS line, r ->> 'problem' AS problem, r -> 'headers' AS headers,"
+    request = await session.read("SELECT r ->> 'as' AS sent_as, r ->> 'line' AS line, r ->> 'problem' AS problem, (r -> 'batch')::bool AS batch, r -> 'headers' AS headers,"
                                  " left(r ->> 'body', %s) AS body FROM outbox.delivery_request(%s, %s::uuid) r", SHOWN, name, event)
     d, head = found.row, None
     stats = (await session.read("SELECT state, reason, next_attempt_at FROM outbox.stats WHERE endpoint = %s", name)).row

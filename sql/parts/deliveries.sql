@@ -192,7 +192,7 @@ CREATE TABLE outbox.attempt_log (
     duration_ms     float4 NOT NULL,
     status_code     int2,
     piece           int2 NOT NULL,
-    cause           int2 NOT NULL,   -- as outbox.attempt_cause() names it, and ten times the redelivery
+    cause           int2 NOT NULL,   -- as outbox.attempt_cause() names it, ten times the redelivery, and 100 over HTTP/2
     lookup_ms       float4,          -- these four: NULL, there was none, or it is not kept
     connect_ms      float4,
     tls_ms          float4,

@@ -304,31 +304,38 @@ DECLARE
     last record;
     waits bool;
     r record;
+    sent_as text;
 BEGIN
     SELECT * INTO s FROM outbox.endpoint_settings n WHERE n.name = endpoint;
     PERFORM outbox.require_endpoint(endpoint, FOUND);
     SELECT a.seq INTO e FROM outbox.all_events a WHERE a.id = event LIMIT 1;
     SELECT * INTO k FROM outbox.parked p WHERE p.endpoint_id = s.endpoint_id AND p.seq = e.seq;
     SELECT a.* INTO last
-    FROM (SELECT o.attempt, o.cause, o.started_at FROM outbox.attempt_log o WHERE o.seq = e.seq AND o.endpoint_id = s.endpoint_id
+    FROM (SELECT o.attempt, o.cause, o.started_at, o.status_code FROM outbox.attempt_log o WHERE o.seq = e.seq AND o.endpoint_id = s.endpoint_id
           UNION ALL
-          SELECT u.attempt, u.cause, o.started_at FROM outbox.attempt_runs u
+          SELECT u.attempt, u.cause, o.started_at, u.status_code FROM outbox.attempt_runs u
           CROSS JOIN LATERAL outbox.run_attempts_of(e.seq, u.seq_low, u.started_at, u.entries) o
           WHERE u.endpoint_id = s.endpoint_id AND u.seq_low BETWEEN e.seq - 4095 AND e.seq AND u.seq_high >= e.seq) a
     ORDER BY a.started_at DESC LIMIT 1;
-    waits := last.attempt IS NULL OR k.status IN ('retrying', 'blocked');
+    waits := COALESCE(k.status IN ('retrying', 'blocked'), last.attempt IS NULL AND EXISTS (
+        SELECT FROM outbox.deliveries_page(endpoint, event => event) d WHERE d.status IN ('pending', 'processing', 'blocked')));
+    sent_as := CASE WHEN waits THEN 'next'
+                    WHEN last.attempt IS NULL THEN 'unknown'
+                    WHEN s.updated_at > last.started_at AND EXISTS (
+                        SELECT FROM outbox.endpoint_audit c
+                        WHERE c.endpoint = s.name AND c.tenant IS NOT DISTINCT FROM s.tenant AND c.at > last.started_at
+                        AND (c.before || c.after) ?| '{url,format,headers,config,credentials,batch_size}') THEN 'changed'
+                    ELSE 'sent' END;
     SELECT * INTO r FROM outbox.shown_request(s.endpoint_id, e.seq, event,
-        CASE WHEN waits THEN COALESCE(k.attempts, 0) + 1 ELSE last.attempt END,
-        CASE WHEN waits THEN COALESCE(k.redelivery, 0) ELSE last.cause / 10 END,
-        CASE WHEN waits THEN COALESCE(k.next_attempt_at, now()) ELSE last.started_at END);
+        CASE WHEN waits THEN COALESCE(k.attempts, 0) + 1 ELSE COALESCE(last.attempt, GREATEST(k.attempts, 1)) END,
+        CASE WHEN waits OR last.attempt IS NULL THEN COALESCE(k.redelivery, 0) ELSE last.cause / 10 % 10 END,
+        CASE WHEN waits THEN COALESCE(k.next_attempt_at, now()) ELSE COALESCE(last.started_at, now()) END);
+    -- one that asks for HTTP/2 may be answered over HTTP/1.1
+    IF NOT waits AND last.status_code IS NOT NULL THEN
+        r.line := regexp_replace(r.line, 'HTTP/[0-9.]+$', CASE WHEN last.cause >= 100 THEN 'HTTP/2' ELSE 'HTTP/1.1' END);
+    END IF;
     RETURN jsonb_build_object(
-        'as', CASE WHEN waits THEN 'next'
-                   WHEN s.updated_at > last.started_at AND EXISTS (
-                       SELECT FROM outbox.endpoint_audit c
-                       WHERE c.endpoint = s.name AND c.tenant IS NOT DISTINCT FROM s.tenant AND c.at > last.started_at
-                       AND (c.before || c.after) ?| '{url,format,headers,config,credentials,batch_size}') THEN 'changed'
-                   ELSE 'sent' END,
-        'line', r.line, 'headers', outbox.header_object(r.headers), 'body', r.body,
+        'as', sent_as, 'batch', s.batch_size > 1, 'line', r.line, 'headers', outbox.header_object(r.headers), 'body', r.body,
         'body_base64', translate(encode(r.bytes, 'base64'), E'\n', ''), 'problem', COALESCE(r.problem, CASE WHEN e.seq IS NULL THEN 'the event is gone' END));
 END $$;
 COMMENT ON FUNCTION outbox.delivery_request IS

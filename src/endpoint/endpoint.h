@@ -68,6 +68,8 @@ typedef struct OutboxDelivery
 										 * read */
 	bool				   probe;		/* true if it was sent while the breaker was
 										 * open */
+	bool				   unsent;		/* true if it waits because its topic is refused,
+										 * and there was no request */
 	OutboxRedelivery	   redelivery;
 	int					   attempts;		 /* failed ones that count */
 	TimestampTz			   first_attempt_at; /* 0: none failed yet */
@@ -80,6 +82,9 @@ typedef struct OutboxDelivery
 	char				  *error;  /* of the last failure, in the endpoint's context
 									* (NULL: none) */
 } OutboxDelivery;
+
+/* The error of one that is unsent, by which its row is known. */
+#define OUTBOX_UNSENT_WORDS "the receiver refuses its topic"
 
 /* The deliveries of one key, in the order of the log. */
 typedef struct OutboxLane

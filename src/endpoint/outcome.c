@@ -114,6 +114,7 @@ outbox_outcome_failed(OutboxEndpoint *ep, OutboxDelivery *d, const OutboxOutcome
 	outbox_tally_failure(ep, o);
 	if (d->first_attempt_at == 0)
 		d->first_attempt_at = d->started_at;
+	d->unsent = false;
 	d->last_status = o->status;
 
 	/* A probe, and an answer that disables the endpoint, use up no attempt. */
@@ -245,10 +246,12 @@ outbox_outcome_hold(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 		(now >= r->retry_at && !probes_topic(ep, r->topic)))
 		return false;
 	p->refusals_paid -= !d->parked;
-	if (d->attempts == 0 && d->error == NULL)
-		d->error = MemoryContextStrdup(ep->cxt, "the receiver refuses its topic");
 	if (d->first_attempt_at == 0)
+	{
+		d->error = MemoryContextStrdup(ep->cxt, OUTBOX_UNSENT_WORDS);
 		d->first_attempt_at = now;
+		d->unsent = true;
+	}
 	outbox_delivery_leave_ready(ep, d);
 	if (d->lane)
 		d->lane->head = NULL;

@@ -37,13 +37,14 @@ leave_table(OutboxEndpoint *ep, int64 seq, const char *key, bool was_retry)
 
 void
 outbox_parking_load(OutboxEndpoint *ep, OutboxEvent *event, int attempts,
-					TimestampTz first_attempt_at, OutboxRedelivery redelivery,
+					TimestampTz first_attempt_at, bool unsent, OutboxRedelivery redelivery,
 					bool was_retry, int64 group)
 {
 	OutboxDelivery *d = outbox_delivery_make(ep, event, true);
 
 	d->attempts = attempts;
 	d->first_attempt_at = first_attempt_at;
+	d->unsent = unsent;
 	d->redelivery = redelivery;
 	d->was_retry = d->row_retries = was_retry;
 	d->group = group;

@@ -20,8 +20,8 @@ extern void outbox_parking_admit(OutboxEndpoint *ep, OutboxEvent *event);
  * if the row says 'retrying', false if it says 'blocked'.
  */
 extern void outbox_parking_load(OutboxEndpoint *ep, OutboxEvent *event, int attempts,
-								TimestampTz first_attempt_at, OutboxRedelivery redelivery,
-								bool was_retry, int64 group);
+								TimestampTz first_attempt_at, bool unsent,
+								OutboxRedelivery redelivery, bool was_retry, int64 group);
 extern void outbox_parking_load_failed(OutboxEndpoint *ep, int64 seq, const char *key,
 									   bool was_retry);
 

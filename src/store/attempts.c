@@ -45,10 +45,12 @@ typedef struct Attempt
 #define MOST_BYTES (32 * 1024 * 1024)
 
 /*
- * Why a request was sent, as outbox.attempt_cause() in SQL names it.  Stored with it is the
- * redelivery that its header named, times CAUSE_REDELIVERY.
+ * Why a request was sent, as outbox.attempt_cause() in SQL names it.  Stored with it are the
+ * redelivery that its header named, times CAUSE_REDELIVERY, and CAUSE_HTTP_2 if it was
+ * answered over HTTP/2.
  */
 #define CAUSE_REDELIVERY 10
+#define CAUSE_HTTP_2 100
 typedef enum Cause
 {
 	CAUSE_FIRST,
@@ -104,7 +106,7 @@ is_test(const OutboxEvent *event)
 static Cause
 cause_of(const OutboxDelivery *d)
 {
-	if (d->attempts > 0 || d->first_attempt_at != 0)
+	if (d->attempts > 0 || (d->first_attempt_at != 0 && !d->unsent))
 		return CAUSE_RETRY;
 	switch (d->redelivery)
 	{
@@ -162,7 +164,8 @@ note(const OutboxDelivery *d, int nth, const OutboxOutcome *o, int status,
 	a->attempt = d->attempts + 1;
 	a->duration = (float) o->duration;
 	a->status = (int16) status;
-	a->cause = (int16) (cause_of(d) + CAUSE_REDELIVERY * d->redelivery);
+	a->cause = (int16) (cause_of(d) + CAUSE_REDELIVERY * d->redelivery +
+						(o->http_2 && nth == o->lost ? CAUSE_HTTP_2 : 0));
 	a->times = (OutboxTimes){-1, -1, -1, -1};
 	a->error = a->head = a->body = NULL;
 	if (!good || level == OUTBOX_LOG_ATTEMPTS_ANSWERS)

@@ -30,6 +30,7 @@ typedef struct Loading
 		char			*key;
 		int				 attempts;
 		TimestampTz		 first_attempt_at;
+		bool			 unsent;
 		OutboxRedelivery redelivery;
 		int64			 group;
 		OutboxEvent		*event;
@@ -131,7 +132,9 @@ outbox_parked_gone_written(void)
 	ngone = 0;
 }
 
-#define LOADED "seq, key, attempts, first_attempt_at, redelivery, batch"
+#define LOADED                                                   \
+	"seq, key, attempts, first_attempt_at, redelivery, batch,"   \
+	" COALESCE(last_error = '" OUTBOX_UNSENT_WORDS "', false)"
 
 /*
  * Fetches the events of the rows in SPI_tuptable, whose columns are LOADED.  After
@@ -158,6 +161,7 @@ fetch_events(OutboxEndpoint *ep, bool retries, Loading *result)
 		l.rows[l.n].attempts = row_int4(row, 2);
 		l.rows[l.n].first_attempt_at = row_time(row, 3, 0);
 		l.rows[l.n].redelivery = DatumGetInt16(row.values[4]);
+		l.rows[l.n].unsent = DatumGetBool(row.values[6]);
 		l.rows[l.n++].group = row_int8(row, 5);
 	}
 	PG_TRY();
@@ -190,8 +194,8 @@ take_events(OutboxEndpoint *ep, bool retries, const Loading *l)
 
 		if (event != NULL && !event->forgotten)
 			outbox_parking_load(ep, event, l->rows[i].attempts,
-								l->rows[i].first_attempt_at, l->rows[i].redelivery,
-								retries, l->rows[i].group);
+								l->rows[i].first_attempt_at, l->rows[i].unsent,
+								l->rows[i].redelivery, retries, l->rows[i].group);
 	}
 	for (int i = 0; i < l->n; i++)
 	{

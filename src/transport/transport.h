@@ -22,7 +22,7 @@ struct OutboxTransport;
 struct sockaddr;
 
 /* Raised with each change of this file.  A library of another version is not used. */
-#define OUTBOX_TRANSPORT_ABI 7
+#define OUTBOX_TRANSPORT_ABI 8
 
 /* An entry of an endpoint's config or credentials.  Text is UTF-8. */
 typedef struct OutboxOption
@@ -137,6 +137,7 @@ typedef struct OutboxOutcome
 	/* Seconds from now for which the receiver asks to wait; -1: it does not ask. */
 	int64_t		  retry_after;
 	int			  status; /* the protocol's own number, for views; 0: none */
+	bool		  http_2; /* it was answered over HTTP/2 */
 	OutboxFailure failure;
 	/*
 	 * The parts that are kept of an answer that failed, or of any with 'kept_answer':

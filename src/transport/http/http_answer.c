@@ -78,6 +78,11 @@ void
 outbox_http_take_answer(OutboxTransfer *t, CURLcode code)
 {
 	OutboxOutcome *o = &t->outcome;
+	long		   version = 0;
+
+	if (t->set_version == CURL_HTTP_VERSION_2TLS)
+		(void) curl_easy_getinfo(t->easy, CURLINFO_HTTP_VERSION, &version);
+	o->http_2 = version == CURL_HTTP_VERSION_2_0;
 
 	/* An error after the headers changes nothing. */
 	o->status = t->head.status;
