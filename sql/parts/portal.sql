@@ -288,9 +288,8 @@ BEGIN
                          ('disable_after', e.disable_after)) i (key, value))
         || jsonb_build_object(
             'state', t.state, 'state_since', t.state_since, 'reason', t.reason,
-            -- the size of the log takes longer to find out than all the rest
-            'pending', COALESCE(t.pending, (SELECT GREATEST(l.max_seq - t.read_seq, 0) FROM outbox.log_size_now() l
-                                            WHERE l.bytes IS NOT NULL)),
+            -- an estimate counts the events of other tenants
+            'pending', CASE WHEN t.pending_exact THEN t.pending END,
             'retrying', t.retrying, 'blocked', t.blocked, 'dead', t.dead, 'delivered', t.delivered,
             'failed_attempts', t.failed_attempts, 'next_attempt_at', t.next_attempt_at,
             'last_success_at', t.last_success_at, 'last_error', t.last_error,
