@@ -70,7 +70,8 @@ outbox_text_problem(char *s, size_t len)
 static void
 copy_foreign(char *to, const char *s, size_t len, bool keep_controls)
 {
-	int encoding = GetDatabaseEncoding() == PG_SQL_ASCII ? PG_UTF8 : GetDatabaseEncoding();
+	int encoding = GetDatabaseEncoding() == PG_SQL_ASCII ? PG_UTF8 :
+														   GetDatabaseEncoding();
 
 	for (size_t i = 0; i < len;)
 	{

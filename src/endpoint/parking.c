@@ -37,8 +37,8 @@ leave_table(OutboxEndpoint *ep, int64 seq, const char *key, bool was_retry)
 
 void
 outbox_parking_load(OutboxEndpoint *ep, OutboxEvent *event, int attempts,
-					TimestampTz first_attempt_at, bool unsent, OutboxRedelivery redelivery,
-					bool was_retry, int64 group)
+					TimestampTz first_attempt_at, bool unsent,
+					OutboxRedelivery redelivery, bool was_retry, int64 group)
 {
 	OutboxDelivery *d = outbox_delivery_make(ep, event, true);
 

@@ -132,8 +132,8 @@ outbox_parked_gone_written(void)
 	ngone = 0;
 }
 
-#define LOADED                                                   \
-	"seq, key, attempts, first_attempt_at, redelivery, batch,"   \
+#define LOADED \
+	"seq, key, attempts, first_attempt_at, redelivery, batch," \
 	" COALESCE(last_error = '" OUTBOX_UNSENT_WORDS "', false)"
 
 /*
