@@ -327,7 +327,6 @@ start_missing_workers(TimestampTz *wake_at)
 	}
 	if (r.full)
 		r.wake_at = Min(r.wake_at, no_room_until);
-	*(volatile bool *) &outbox_shared->lacks = r.lacks;
 	*wake_at = r.wake_at;
 
 	/* A database without a slot may now claim the slot that was freed. */

@@ -330,9 +330,7 @@ typedef struct OutboxShared
 	LWLock *tick_lock; /* orders ticks with their snapshots */
 	pid_t	launcher_pid;
 	Latch  *launcher_latch;
-	bool lacks;	 /* a worker has no process because PostgreSQL has none left.  Written by
-					 * the launcher, without a lock */
-	bool rescan; /* the list of databases has changed */
+	bool	rescan; /* the list of databases has changed */
 	/*
 	 * The extension was made in a database without a slot: probe every database again.
 	 */

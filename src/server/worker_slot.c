@@ -150,6 +150,25 @@ outbox_worker_slot_rest(OutboxDatabase *db, OutboxWorkerState state, const char 
 	return again;
 }
 
+bool
+outbox_worker_slots_lack(void)
+{
+	bool lack = false;
+
+	LWLockAcquire(outbox_shared->lock, LW_SHARED);
+	for (int i = 0; i < OUTBOX_MAX_DATABASES; i++)
+		for (int w = 0; w < outbox_shared->databases[i].nworkers; w++)
+		{
+			const OutboxWorker *worker = &outbox_shared->databases[i].workers[w];
+
+			lack = lack ||
+				(OidIsValid(outbox_shared->databases[i].dboid) && worker->pid == 0 &&
+				 worker->absence == OUTBOX_ABSENCE_NO_ROOM);
+		}
+	LWLockRelease(outbox_shared->lock);
+	return lack;
+}
+
 /* Only the views read it, so no lock is needed. */
 void
 outbox_worker_slot_waits_for_lock(bool waits)

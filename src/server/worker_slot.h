@@ -42,4 +42,7 @@ extern bool outbox_worker_counts(int32 endpoint_id, int pid);
 extern bool outbox_worker_slot_rest(OutboxDatabase *db, OutboxWorkerState state,
 									const char *reason, uint64 changed, long ms);
 
+/* True if a worker of any database has no process because PostgreSQL has none left. */
+extern bool outbox_worker_slots_lack(void);
+
 #endif /* OUTBOX_WORKER_SLOT_H */

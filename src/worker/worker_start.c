@@ -87,13 +87,6 @@ wait_ms(long ms)
 	CHECK_FOR_INTERRUPTS();
 }
 
-/* True if a worker of any database has no process because PostgreSQL has none left. */
-static bool
-another_lacks(void)
-{
-	return *(volatile bool *) &outbox_shared->lacks;
-}
-
 /*
  * Waits until db->changed is not 'changed' any more, until another database lacks a
  * process, or for a tenth of the retention, at most IDLE_LOOK.
@@ -101,8 +94,8 @@ another_lacks(void)
 static void
 wait_for_change(uint64 changed)
 {
-	for (long ms = Min(IDLE_LOOK, outbox_retention_of_events() * 100L);
-		 ms > 0 && pg_atomic_read_u64(&db->changed) == changed && !another_lacks();
+	for (long ms = Min(IDLE_LOOK, outbox_retention_of_events() * 100L); ms > 0 &&
+		 pg_atomic_read_u64(&db->changed) == changed && !outbox_worker_slots_lack();
 		 ms -= LACK_LOOK)
 		wait_ms(Min(ms, LACK_LOOK));
 }
@@ -165,7 +158,7 @@ read_origin(void)
 		outbox_txn_commit();
 		if (origin != OUTBOX_ORIGIN_NONE)
 			break;
-		if (another_lacks())
+		if (outbox_worker_slots_lack())
 			rest(OUTBOX_WORKER_RUNNING,
 				 "it has no endpoint, and another database lacks a process", changed,
 				 Min(COPY_LOOK, outbox_retention_of_events() * 100L));
