@@ -77,7 +77,7 @@ BEGIN
     END IF;
     PERFORM outbox.note_change(tenant, '', 'limits', '{}', jsonb_strip_nulls(jsonb_build_object(
         'tenant', tenant, 'max_in_flight', max_in_flight, 'rate_limit', rate_limit, 'reset', NULLIF(reset, false),
-        'max_kept', max_kept, 'max_kept_age', max_kept_age)));
+        'max_kept', max_kept, 'max_kept_age', max_kept_age, 'max_kept_bytes', max_kept_bytes)));
     IF tenant IS NULL THEN
         PERFORM outbox.endpoint_changed(0);
     ELSE

@@ -42,6 +42,11 @@ refused("SELECT outbox.set_tenant_limits('a', max_kept_age => '$_')", '22023', "
 refused("SELECT outbox.set_tenant_limits('')", '22023', 'no tenant');
 is(ask("SELECT num_nonnulls(max_in_flight, rate_limit, max_kept, max_kept_bytes, max_kept_age) FROM outbox.tenant_limits('a')"), 0, 'no limits by default');
 
+# Each limit that is set is in the audit
+ask("SELECT outbox.set_tenant_limits('noted', max_in_flight => 1, rate_limit => 2, max_kept => 3, max_kept_age => '4 s', max_kept_bytes => 5)");
+is(ask("SELECT after FROM outbox.endpoint_audit WHERE tenant = 'noted'"),
+	'{"tenant": "noted", "max_kept": 3, "rate_limit": 2, "max_kept_age": "00:00:04", "max_in_flight": 1, "max_kept_bytes": 5}', 'all limits are noted');
+
 # max_in_flight, over three endpoints
 endpoint($node, $receiver, "few.$_", "/hold/few.$_", "topics => '{few}', tenant => 'few', timeout => '5 min'") foreach 1 .. 3;
 endpoint($node, $receiver, 'free', '/ok/free', "topics => '{few}', tenant => 'free'");
