@@ -29,20 +29,7 @@ at_source('CREATE TABLE ledger (k int, n int, id uuid, PRIMARY KEY (k, n))');
 endpoint($follower, $receiver, 'all', '/ok/all', 'max_in_flight => 8');
 follow();
 
-my $script = "$PostgreSQL::Test::Utils::tmp_check/follow.sql";
-append_to_file($script, <<'SQL');
-\set k random(1, 20)
-\set undone random(1, 10)
-BEGIN;
-SELECT pg_advisory_xact_lock(:k);
-INSERT INTO ledger SELECT :k, l.n, outbox.emit('order.n', jsonb_build_object('k', :k, 'n', l.n), key => :k)
-FROM (SELECT COALESCE(max(n), 0) + 1 AS n FROM ledger WHERE k = :k) l;
-\if :undone = 1
-ROLLBACK;
-\else
-COMMIT;
-\endif
-SQL
+my $script = $servers->emits_in_order;
 
 my %way = (
 	'the source dies' => sub { $source->stop('immediate'); $source->start },

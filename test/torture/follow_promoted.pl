@@ -18,20 +18,7 @@ srand $seed;
 diag("SEED=$seed");
 alarm 600 + 180 * $rounds;
 
-my $script = "$PostgreSQL::Test::Utils::tmp_check/promoted.sql";
-append_to_file($script, <<'SQL');
-\set k random(1, 20)
-\set undone random(1, 10)
-BEGIN;
-SELECT pg_advisory_xact_lock(:k);
-INSERT INTO ledger SELECT :k, l.n, outbox.emit('order.n', jsonb_build_object('k', :k, 'n', l.n), key => :k)
-FROM (SELECT COALESCE(max(n), 0) + 1 AS n FROM ledger WHERE k = :k) l;
-\if :undone = 1
-ROLLBACK;
-\else
-COMMIT;
-\endif
-SQL
+my $script = OutboxTest::Followed->emits_in_order;
 
 # Another standby of the follower of now
 sub add_standby

@@ -9,6 +9,8 @@ use warnings;
 
 use OutboxTest qw(:DEFAULT !ask);
 use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
 
 # Options: source and follower: lines for postgresql.conf; ready => 0: sql/source.sql is not
 # installed and no right is granted; streaming => 1: the follower may have a standby;
@@ -90,6 +92,50 @@ sub follow
 {
 	my ($self, $more) = @_;
 	return $self->ask($self->follow_sql($more));
+}
+
+# So many events of one key, each in a transaction of its own
+sub announce
+{
+	my ($self, $count) = @_;
+	my $told = $self->{told} //= [];
+	my $n = @$told;
+
+	push @$told, split /\n/, $self->at_source(join(";\n", map { "SELECT outbox.emit('order.n', '{\"n\": " . ($n + $_) . "}', key => 'k')" } 1 .. $count), 'shop_app');
+	return;
+}
+
+sub all_are_taken
+{
+	my ($self, $name) = @_;
+	my $told = $self->{told};
+
+	$self->{receiver}->wait_delivered(1, path => '/ok/all', id => $_) foreach @$told;
+	is($self->ask("SELECT string_agg(id::text, ' ' ORDER BY seq) FROM outbox.all_events"), join(' ', @$told), "$name: each is once in the log, in order");
+	my %seen;
+	return is(join(' ', grep { !$seen{$_}++ } map { $_->{id} } $self->{receiver}->delivered(path => '/ok/all')), join(' ', @$told), "$name: and is delivered in order");
+}
+
+# The script of pgbench that emits the next number of some key, and rolls some of them back.  Each
+# transaction that commits has a row in the table ledger (k, n, id).
+sub emits_in_order
+{
+	my $script = "$PostgreSQL::Test::Utils::tmp_check/emits_in_order.sql";
+
+	append_to_file($script, <<'SQL') unless -e $script;
+\set k random(1, 20)
+\set undone random(1, 10)
+BEGIN;
+SELECT pg_advisory_xact_lock(:k);
+INSERT INTO ledger SELECT :k, l.n, outbox.emit('order.n', jsonb_build_object('k', :k, 'n', l.n), key => :k)
+FROM (SELECT COALESCE(max(n), 0) + 1 AS n FROM ledger WHERE k = :k) l;
+\if :undone = 1
+ROLLBACK;
+\else
+COMMIT;
+\endif
+SQL
+	return $script;
 }
 
 1;

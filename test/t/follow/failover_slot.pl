@@ -25,28 +25,8 @@ if (!$pg_config)
 
 my $servers = OutboxTest::Followed->new(pg_config => $pg_config, source => "hot_standby_feedback = on\nsync_replication_slots = on\n");
 my ($source, $follower, $receiver) = @$servers{qw(source follower receiver)};
-my @told;
 
 sub ask { return $servers->ask(@_) }
-
-sub announce
-{
-	my ($count) = @_;
-	my $n = @told;
-
-	push @told, split /\n/, $servers->at_source(join(";\n", map { "SELECT outbox.emit('order.n', '{\"n\": " . ($n + $_) . "}', key => 'k')" } 1 .. $count), 'shop_app');
-	return;
-}
-
-sub all_are_taken
-{
-	my ($name) = @_;
-
-	$receiver->wait_delivered(1, path => '/ok/all', id => $_) foreach @told;
-	is(ask("SELECT string_agg(id::text, ' ' ORDER BY seq) FROM outbox.all_events"), join(' ', @told), "$name: each is once in the log, in order");
-	my %seen;
-	return is(join(' ', grep { !$seen{$_}++ } map { $_->{id} } $receiver->delivered(path => '/ok/all')), join(' ', @told), "$name: and is delivered in order");
-}
 
 # --- A standby that has the slot
 
@@ -61,41 +41,41 @@ $servers->provider("ALTER SYSTEM SET synchronized_standby_slots = 'standby'");
 $source->reload;
 
 endpoint($follower, $receiver, 'all', '/ok/all');
-announce(5);
+$servers->announce(5);
 # The first that is there takes writes
 $servers->{conninfo} = 'host=' . join(',', map { $_->host } $source, $standby) . ' port=' . join(',', map { $_->port } $source, $standby) . ' dbname=shop user=outbox_follower target_session_attrs=read-write';
 $servers->follow;
-announce(5);
-all_are_taken('it is followed');
+$servers->announce(5);
+$servers->all_are_taken('it is followed');
 is($servers->provider("SELECT failover FROM pg_replication_slots WHERE slot_name ~ '^outbox_'"), 't', 'the slot is one that standbys may have');
 # It has the slot when that has moved on past what the standby began with.
-ok((wait_until { announce(1); $servers->provider('SELECT pg_log_standby_snapshot()'); $standby->safe_psql('postgres', "SELECT count(*) FROM pg_replication_slots WHERE slot_name ~ '^outbox_' AND synced AND NOT temporary") } 'the slot'),
+ok((wait_until { $servers->announce(1); $servers->provider('SELECT pg_log_standby_snapshot()'); $standby->safe_psql('postgres', "SELECT count(*) FROM pg_replication_slots WHERE slot_name ~ '^outbox_' AND synced AND NOT temporary") } 'the slot'),
 	'the standby has it');
-all_are_taken('with a standby');
+$servers->all_are_taken('with a standby');
 ask('SELECT outbox.keep_sources()') foreach 1 .. 3;
 
 # --- While the standby is away, the follower gets nothing that could be lost
 
 $standby->stop;
-announce(5);
-is(ask('SELECT count(*) FROM outbox.all_events'), @told - 5, 'what the standby lacks is not sent');
+$servers->announce(5);
+is(ask('SELECT count(*) FROM outbox.all_events'), @{ $servers->{told} } - 5, 'what the standby lacks is not sent');
 $standby->start;
-all_are_taken('the standby is back');
+$servers->all_are_taken('the standby is back');
 
 # --- The source dies, and the standby is promoted
 
-announce(5);
+$servers->announce(5);
 $source->wait_for_catchup('standby');
 $source->stop('immediate');
 $standby->promote;
 $servers->{source} = $standby;
 $servers->provider("ALTER SYSTEM RESET synchronized_standby_slots");
 $standby->reload;
-announce(5);
-all_are_taken('the standby is promoted');
+$servers->announce(5);
+$servers->all_are_taken('the standby is promoted');
 ok(wait_sql($follower, "SELECT state = 'streaming' AND reason IS NULL FROM outbox.sources"), 'it has noticed by itself');
-announce(5);
-all_are_taken('after it');
+$servers->announce(5);
+$servers->all_are_taken('after it');
 is($servers->provider("SELECT failover FROM pg_replication_slots WHERE slot_name ~ '^outbox_'"), 't', 'the next standby may have the slot');
 ask("UPDATE outbox.followed SET keep = '0'");
 ok((wait_until { ask('SELECT outbox.keep_sources()'); $servers->at_source('SELECT count(*) FROM outbox.events') == 0 } 'emptied'), 'what was taken leaves the new source');

@@ -11,44 +11,28 @@ use Test::More;
 
 my $servers = OutboxTest::Followed->new;
 my ($source, $follower, $receiver) = @$servers{qw(source follower receiver)};
-my @told;
-
-sub announce
-{
-	my ($count) = @_;
-	my $n = @told;
-	push @told, split /\n/, $servers->at_source(join(";\n", map { "SELECT outbox.emit('order.n', '{\"n\": " . ($n + $_) . "}', key => 'k')" } 1 .. $count), 'shop_app');
-	return;
-}
-
-sub all_are_taken
-{
-	my ($name) = @_;
-	$receiver->wait_delivered(1, path => '/ok/all', id => $_) foreach @told;
-	return is($servers->ask("SELECT string_agg(id::text, ' ' ORDER BY seq) FROM outbox.all_events"), join(' ', @told), "$name: each is once in the log, in order");
-}
 
 endpoint($follower, $receiver, 'all', '/ok/all');
 # Numbers that the other server reaches much later
 $servers->provider('DO $$ BEGIN FOR i IN 1 .. 5000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$');
 $servers->follow;
-announce(5);
-all_are_taken('before it is moved');
+$servers->announce(5);
+$servers->all_are_taken('before it is moved');
 wait_until { $servers->ask('SELECT outbox.keep_sources()'); $servers->ask('SELECT seen IS NOT NULL AND taken_lsn = seen_lsn OR round > 3 FROM outbox.followed') eq 't' } 'rounds';
 $servers->ask('ALTER SUBSCRIPTION outbox_shop DISABLE');
-announce(3);
+$servers->announce(3);
 at_both();
-announce(4);
+$servers->announce(4);
 $servers->ask('ALTER SUBSCRIPTION outbox_shop CONNECTION ' . OutboxTest::Followed::quoted($servers->{conninfo}) . '; ALTER SUBSCRIPTION outbox_shop ENABLE');
 ok((wait_until { $servers->ask('SELECT outbox.keep_sources()'); $servers->ask('SELECT state FROM outbox.sources') eq 'slot_lost' } 'slot_lost'), 'the other server has no slot');
 $servers->follow;
-announce(4);
-all_are_taken('after it was moved');
+$servers->announce(4);
+$servers->all_are_taken('after it was moved');
 is($servers->ask('SELECT missed FROM outbox.sources'), 0, 'and none is missed');
-announce(2);
+$servers->announce(2);
 $servers->ask("UPDATE outbox.followed SET keep = '0'");
 ok((wait_until { $servers->ask('SELECT outbox.keep_sources()'); $servers->at_source('SELECT count(*) FROM outbox.events') == 0 } 'emptied'), 'what was taken leaves the other server');
-all_are_taken('and nothing untaken does');
+$servers->all_are_taken('and nothing untaken does');
 done_testing();
 
 # The database, in another server of the same roles

@@ -35,28 +35,6 @@ sub is_new_enough
 	return $new || !$old;
 }
 
-# So many events of one key, each in a transaction of its own
-sub announce
-{
-	my ($servers, $count) = @_;
-	my $told = $servers->{told} //= [];
-	my $n = @$told;
-
-	push @$told, split /\n/, $servers->at_source(join(";\n", map { "SELECT outbox.emit('order.n', '{\"n\": " . ($n + $_) . "}', key => 'k')" } 1 .. $count), 'shop_app');
-	return;
-}
-
-sub all_are_taken
-{
-	my ($servers, $name) = @_;
-	my $told = $servers->{told};
-
-	$servers->{receiver}->wait_delivered(1, path => '/ok/all', id => $_) foreach @$told;
-	is($servers->ask("SELECT string_agg(id::text, ' ' ORDER BY seq) FROM outbox.all_events"), join(' ', @$told), "$name: each is once in the log, in order");
-	my %seen;
-	return is(join(' ', grep { !$seen{$_}++ } map { $_->{id} } $servers->{receiver}->delivered(path => '/ok/all')), join(' ', @$told), "$name: and is delivered in order");
-}
-
 sub wait_state
 {
 	my ($servers, $state, $name) = @_;
@@ -89,11 +67,11 @@ sub upgrade
 	my $name = "from $from to $to";
 	my $servers = OutboxTest::Followed->new(name => "_${from}_$to", pg_config => $old);
 	endpoint(@$servers{qw(follower receiver)}, 'all', '/ok/all');
-	announce($servers, 5);
+	$servers->announce(5);
 	$servers->follow;
 	wait_state($servers, 'streaming', "$name: it is followed");
 	$servers->ask('SELECT outbox.keep_sources()') foreach 1 .. 3;
-	announce($servers, 5);
+	$servers->announce(5);
 	my $keeps = $from >= 17;
 	if ($keeps)
 	{
@@ -104,23 +82,23 @@ sub upgrade
 	else
 	{
 		$servers->ask('ALTER SUBSCRIPTION outbox_shop DISABLE');
-		announce($servers, 5);
+		$servers->announce(5);
 	}
 	pg_upgrade($servers, $name, $old, $new);
 	is($servers->provider('SELECT count(*) FROM pg_replication_slots'), $keeps ? 1 : 0, "$name: slots that are there");
-	announce($servers, 5);
+	$servers->announce(5);
 	if (!$keeps)
 	{
 		wait_state($servers, 'slot_lost', "$name: the state");
 		$servers->follow;
 	}
-	announce($servers, 5);
+	$servers->announce(5);
 	wait_state($servers, 'streaming', "$name: it streams" . ($keeps ? ', by itself' : ''));
-	all_are_taken($servers, $name);
+	$servers->all_are_taken($name);
 	$servers->ask("UPDATE outbox.followed SET keep = '0'");
 	ok((wait_until { $servers->ask('SELECT outbox.keep_sources()'); $servers->at_source('SELECT count(*) FROM outbox.events') == 0 } 'emptied'), "$name: what was taken leaves the source");
-	announce($servers, 5);
-	all_are_taken($servers, "$name, later");
+	$servers->announce(5);
+	$servers->all_are_taken("$name, later");
 	$_->stop foreach @$servers{qw(source follower)};
 	return;
 }
