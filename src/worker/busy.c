@@ -161,18 +161,24 @@ outbox_busy_wake(TimestampTz now)
 void
 outbox_busy_add_settled(void)
 {
+	OutboxToSettle	  *all = &outbox_loop.to_settle;
 	dlist_mutable_iter iter;
 
-	dlist_foreach_modify(iter, &outbox_loop.to_settle.unsettled)
+	/* They are the first on the list. */
+	dlist_foreach_modify(iter, &all->unsettled)
 	{
 		OutboxEndpoint *ep = outbox_listed(settle_node, iter.cur);
 
+		if (all->nwritten == 0)
+			break;
 		if (!ep->place.written)
 			continue;
 		ep->place.written = false;
-		outbox_settle_leave(&outbox_loop.to_settle, ep);
+		all->nwritten--;
+		outbox_settle_leave(all, ep);
 		examine(ep);
 	}
+	all->nwritten = 0; /* others are freed */
 }
 
 void

@@ -26,6 +26,7 @@
 #define HEAD_PAGES 8
 
 static TimestampTz step_begun;
+static TimestampTz step_ends;  /* no page begins after that */
 static TimestampTz tick_begun; /* the step in which the last tick was taken */
 static TimestampTz looked_at; /* 'tick_begun' of the last tick that was read to its end */
 
@@ -37,12 +38,21 @@ void
 outbox_head_begin_step(void)
 {
 	step_begun = GetCurrentTimestamp();
+	step_ends = step_begun + OUTBOX_STEP_TIME;
+}
+
+void
+outbox_head_step_extend(TimestampTz since)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	step_ends = Max(step_ends, now + (now - since));
 }
 
 bool
 outbox_head_step_is_over(void)
 {
-	return GetCurrentTimestamp() - step_begun >= OUTBOX_STEP_TIME;
+	return GetCurrentTimestamp() >= step_ends;
 }
 
 void

@@ -20,6 +20,9 @@
 extern void outbox_head_begin_step(void);
 extern bool outbox_head_step_is_over(void);
 
+/* Pages may be read for as long as the preparation took that began at 'since'. */
+extern void outbox_head_step_extend(TimestampTz since);
+
 /*
  * True if the head has a tick that it may not read yet: settings have changed and were
  * not read since the tick was taken.  outbox_head_may_read() ends that when the endpoints
