@@ -11,8 +11,9 @@ SECTION = "Shapes"
 SLOTS = 1024			# outbox.worker_max_in_flight
 SHARE = 32				# max_in_flight of an endpoint
 SMALL = 100				# more endpoints than that have receivers that are slower
+MANY = 10				# events of each of many endpoints: what a change of settings takes is the same for one
 SECONDS = 5				# for which a cell with receivers that are slow or down is measured
-MINUTES = 20
+MINUTES = 30
 CELL = 120				# seconds that one wait of a cell may take
 STATES = ("live", "behind", "half behind")
 
@@ -49,7 +50,7 @@ class Shape:
         self.tenant = f", tenant => 't' || i % {size}" if tenants else ""
         self.words = f"{size:,} endpoint{'s' if size > 1 else ''}, {'a tenant each' if tenants else 'no tenants'}"
         self.slots = max(min(size * SHARE, SLOTS), size)	# each has one, and all have these
-        self.many = bench.scale(max(30000, 2 * size), max(2000, size))
+        self.many = bench.scale(max(30000, MANY * size), max(2000, size))
         self.rows = f"{size:,}", "each its own" if tenants else "none"
 
     def each(self, call, where="true"):
@@ -89,7 +90,7 @@ class Shape:
     def slow(self, state, seconds):
         """Requests/s, ÷ what the slots allow: one each, and 1,024 or 32 each where that is more.  All
         are answered in the end, because a request that is cut off would open the breaker."""
-        measured = max(SECONDS, seconds)
+        measured = max(SECONDS, 2 * seconds)
         self.begin(state, self.slots * (measured // seconds + 2))
         time.sleep(seconds)
         before, begun = self.delivered(), time.monotonic()

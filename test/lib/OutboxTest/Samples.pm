@@ -152,7 +152,7 @@ sub end_sample
 }
 
 # Sends one request.  Returns the status of the answer.
-sub ask
+sub request
 {
 	my ($port, $body, %headers) = @_;
 	my $socket = IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $port) or return "no connection: $!";
@@ -210,16 +210,16 @@ sub direct_requests
 	my $signature = $good{'webhook-signature'};
 	my $other = 'whsec_' . encode_base64('x' x 32, '');
 
-	is(ask($port, $body, signed($secret, $id, $now - 400, $body)), '401', "$language: an old request is refused");
-	is(ask($port, $body, signed($secret, $id, $now + 400, $body)), '401', 'and one from the future');
-	is(ask($port, $body, signed($other, $id, $now, $body)), '401', 'one that is signed with another secret');
-	is(ask($port, $body =~ s/1\}$/2}/r, %good), '401', 'one with another body');
-	is(ask($port, $body, %good, 'webhook-id' => 'a1b3'), '401', 'one with another id');
-	is(ask($port, $body, %good, 'webhook-signature' => substr($signature, 0, 20)), '401', 'half a signature');
-	is(ask($port, $body, %good, 'webhook-signature' => 'v1,'), '401', 'the beginning of one');
+	is(request($port, $body, signed($secret, $id, $now - 400, $body)), '401', "$language: an old request is refused");
+	is(request($port, $body, signed($secret, $id, $now + 400, $body)), '401', 'and one from the future');
+	is(request($port, $body, signed($other, $id, $now, $body)), '401', 'one that is signed with another secret');
+	is(request($port, $body =~ s/1\}$/2}/r, %good), '401', 'one with another body');
+	is(request($port, $body, %good, 'webhook-id' => 'a1b3'), '401', 'one with another id');
+	is(request($port, $body, %good, 'webhook-signature' => substr($signature, 0, 20)), '401', 'half a signature');
+	is(request($port, $body, %good, 'webhook-signature' => 'v1,'), '401', 'the beginning of one');
 	is_deeply([ worked($dir) ], [], 'and nothing is done');
-	is(ask($port, $body, %good, 'webhook-signature' => "v1,AAAA $signature"), '204', 'one of two signatures is enough');
-	is(ask($port, $body, %good), '204', 'the same request again');
+	is(request($port, $body, %good, 'webhook-signature' => "v1,AAAA $signature"), '204', 'one of two signatures is enough');
+	is(request($port, $body, %good), '204', 'the same request again');
 	is_deeply([ worked($dir) ], [ { id => $id, type => 'direct', key => '', what => '1' } ], 'is done once');
 	return;
 }
