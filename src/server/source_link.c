@@ -47,7 +47,8 @@ connect_to(const char *conninfo)
 	{
 		ErrorData *error;
 
-		if (geterrcode() != ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION)
+		if (geterrcode() != ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION &&
+			geterrcode() != ERRCODE_SYNTAX_ERROR) /* from 19 on */
 			PG_RE_THROW();
 		MemoryContextSwitchTo(cxt);
 		error = CopyErrorData();

@@ -180,7 +180,7 @@ launch(OutboxTransfer *t)
 		end_not_sent(t, OUTBOX_LACKS_MEMORY);
 		return;
 	}
-	code = curl_multi_add_handle(t->pool->multi, t->easy);
+	code = outbox_http_pool_add(t);
 	if (code != CURLM_OK)
 	{
 		end_not_sent(t, curl_multi_strerror(code));
@@ -274,7 +274,7 @@ withdraw(OutboxTransfer *t)
 	outbox_http_serves(t->rest.endpoint);
 	outbox_http_rest_leave(&t->rest);
 	if (t->state == RUNNING || t->state == ANSWERED)
-		curl_multi_remove_handle(t->pool->multi, t->easy);
+		outbox_http_pool_remove(t);
 	if (t->state != RUNNING && t->state != ACQUIRED)
 		dlist_delete(&t->node);
 	t->state = ACQUIRED;

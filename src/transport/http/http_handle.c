@@ -433,7 +433,7 @@ set_url(OutboxTransfer *t, const char *url)
 						 outbox_http_is_proxied(t) ? outbox_proxy : "") != CURLE_OK)
 		return OUTBOX_LACKS_MEMORY;
 	memcpy(t->url, url, size);
-	t->pool = outbox_http_pool_of(outbox_http_host_hash(t->url));
+	t->host_hash = outbox_http_host_hash(t->url);
 	return NULL;
 }
 

@@ -141,6 +141,7 @@ typedef struct OutboxHttpPool
 {
 	CURLM *multi;
 	int	   index;
+	int	   running;	 /* requests */
 	int64  timer_at; /* ms; 0: now */
 
 	/* The limit that a peer with HTTP/2 has exceeded, in words.  NULL: none since. */
@@ -172,7 +173,8 @@ struct OutboxTransfer
 	char			 *url;
 	size_t			  url_size;
 	CURLU			 *parsed;			/* the parsed form of url */
-	OutboxHttpPool	 *pool;				/* of url's host */
+	uint64			  host_hash;		/* of url */
+	OutboxHttpPool	 *pool;				/* while it runs */
 	char			  lookup_host[256]; /* its host; empty: an address */
 	int				  lookup_port;
 	bool			  plain;		/* not https */
@@ -411,7 +413,8 @@ extern int64_t outbox_http_rests_deadline(void);
 /*
  * http_pool.c.
  *
- * host_hash: of the name and port in a URL, by which pool_of divides the hosts.
+ * host_hash: of the name and port in a URL.  add: chooses the pool of a request, by its host
+ * and then by its endpoint, and gives it the request.  remove: takes that back.
  * pool_act: something has happened to one of its sockets, which 'user' waits for; NULL:
  * several do, over HTTP/2.  added: a request was given to it, and is begun now or with
  * others.  flush: begins the added requests.  run_timers: continues the pools whose time
@@ -425,7 +428,8 @@ extern int64_t outbox_http_rests_deadline(void);
 extern bool			   outbox_http_pools_init(void);
 extern void			   outbox_http_pools_shutdown(void);
 extern uint64		   outbox_http_host_hash(const char *url);
-extern OutboxHttpPool *outbox_http_pool_of(uint64 host_hash);
+extern CURLMcode	   outbox_http_pool_add(OutboxTransfer *t);
+extern void			   outbox_http_pool_remove(OutboxTransfer *t);
 extern void			   outbox_http_pool_act(int index, int fd, int mask, CURL *user);
 extern void			   outbox_http_pool_added(OutboxHttpPool *pool);
 extern void			   outbox_http_pools_flush(void);

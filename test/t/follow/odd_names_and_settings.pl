@@ -73,7 +73,7 @@ arrives('My "shop\'s', 'odd names: an event is the same');
 
 $source->safe_psql('postgres', q{CREATE DATABASE settings OWNER "My ""Owner"});
 $source->safe_psql('postgres', "ALTER DATABASE settings SET $_")
-  foreach "standard_conforming_strings = off", "DateStyle = 'SQL, DMY'", "TimeZone = 'Asia/Kolkata'", "bytea_output = 'escape'", "IntervalStyle = 'iso_8601'",
+  foreach ($source->psql('postgres', 'SET standard_conforming_strings = off') == 0 ? 'standard_conforming_strings = off' : ()), "DateStyle = 'SQL, DMY'", "TimeZone = 'Asia/Kolkata'", "bytea_output = 'escape'", "IntervalStyle = 'iso_8601'",
   "search_path = public", "default_transaction_isolation = 'serializable'", "row_security = off", "quote_all_identifiers = on";
 my ($rc, $out, $err) = $source->psql('settings', "\\i $top/sql/source.sql", extra_params => [ '-q', '-U', 'My "Owner' ], on_error_stop => 1);
 is("$rc$out$err", '0', 'settings: installed');
