@@ -24,7 +24,7 @@ typedef struct OutboxToSettle
 	TimestampTz
 		 behind_at; /* when all of them are to be written (DT_NOEND: not known yet) */
 	bool more;		/* the last settle has left some on 'unsettled' for the next round */
-	int	 nwritten;	/* endpoints on 'unsettled' that may go on, because they were written */
+	int	 nwritten;	/* endpoints on 'unsettled' that may go on */
 } OutboxToSettle;
 
 /*

@@ -530,8 +530,8 @@ choose_leader(Reader *r, const Pages *pages)
  *
  * They begin at the rearmost place, or sometimes at the place of the endpoint that has
  * waited longest.  So endpoints that are behind catch up with the others, and each gets
- * on.  As many rows are read as endpoints were asked, or for as long as that took, so that
- * asking them costs no more than reading.
+ * on.  As many rows are read as endpoints were asked, or for as long as that took: asking
+ * costs no more than reading.
  */
 static int
 read_pages(Reader *r, OutboxEndpoint *first, TimestampTz now, XLogRecPtr *lsn)
@@ -546,8 +546,7 @@ read_pages(Reader *r, OutboxEndpoint *first, TimestampTz now, XLogRecPtr *lsn)
 							.max_bytes = OUTBOX_PAGE_BYTES,
 							.tenant = outbox_tenant_name(first->tenant)};
 	TimestampTz	   begun = GetCurrentTimestamp();
-	int			   waiting;
-	int			   cost = 0;
+	int			   waiting, cost = 0;
 
 	pages.members = palloc_extended(sizeof(OutboxEndpoint *) * count_waiting(r),
 									MCXT_ALLOC_HUGE);
