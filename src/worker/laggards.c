@@ -19,8 +19,7 @@
 #include "worker/loop.h"
 #include "worker/slots.h"
 
-/* A page without a row costs as much as this many rows. */
-#define PAGE_COST 32
+#define PAGE_COST 32 /* rows: a page without one costs as much */
 
 /* Pages begin once in so many times at the place of the endpoint whose turn it is. */
 #define FROM_FIRST 4
