@@ -261,6 +261,22 @@ LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE ROWS 1 AS 'MODULE_PATHNAME', 'outbox_r
 COMMENT ON FUNCTION outbox.run_attempts_of IS
 'The attempts for one event that a row of outbox.attempt_runs holds (XX001: it is damaged)';
 
+-- It has no settings of its own, so it is planned as a part of the statement that calls it.
+CREATE FUNCTION outbox.delivery_attempts(event_seq int8, id int4)
+RETURNS TABLE (event_id uuid, seq int8, attempt int4, started_at timestamptz, duration_ms float4, status_code int2, error text,
+               response_body text, cause int2, lookup_ms float4, connect_ms float4, tls_ms float4, first_byte_ms float4, response_headers text)
+LANGUAGE sql STABLE
+BEGIN ATOMIC
+    SELECT o.event_id, o.seq, o.attempt, o.started_at, o.duration_ms, o.status_code, o.error, o.response_body, o.cause,
+           o.lookup_ms, o.connect_ms, o.tls_ms, o.first_byte_ms, o.response_headers
+    FROM outbox.attempt_log o WHERE o.seq = event_seq AND o.endpoint_id = id
+    UNION ALL
+    SELECT o.event_id, o.seq, r.attempt, o.started_at, o.duration_ms, r.status_code, NULL, NULL, r.cause, NULL, NULL, NULL, NULL, NULL
+    FROM outbox.attempt_runs r CROSS JOIN LATERAL outbox.run_attempts_of(event_seq, r.seq_low, r.started_at, r.entries) o
+    WHERE r.endpoint_id = id AND r.seq_low BETWEEN event_seq - 4095 AND event_seq AND r.seq_high >= event_seq;
+END;
+COMMENT ON FUNCTION outbox.delivery_attempts IS 'The requests for an event to an endpoint';
+
 -- Which pieces are in use, and since when.
 CREATE TABLE outbox.pieces (
     log         text COLLATE "C" PRIMARY KEY,    -- events, attempts

@@ -259,16 +259,7 @@ BEGIN
                l.connect_ms::numeric::float8, l.tls_ms::numeric::float8, l.first_byte_ms::numeric::float8, l.response_headers, concat(c.seq, ':', c.id, ':', x.at)
         FROM unnest(page.seqs[done + 1:done + part], page.ids[done + 1:done + part]) WITH ORDINALITY c (seq, id, number)
         JOIN outbox.endpoint_settings s ON s.endpoint_id = c.id
-        CROSS JOIN LATERAL (
-            SELECT o.event_id, o.seq, o.attempt, o.started_at, o.duration_ms, o.status_code, o.error, o.response_body, o.cause,
-                   o.lookup_ms, o.connect_ms, o.tls_ms, o.first_byte_ms, o.response_headers
-            FROM outbox.attempt_log o WHERE o.seq = c.seq AND o.endpoint_id = c.id
-            UNION ALL
-            SELECT o.event_id, o.seq, r.attempt, o.started_at, o.duration_ms, r.status_code, NULL, NULL, r.cause,
-                   NULL, NULL, NULL, NULL, NULL
-            FROM outbox.attempt_runs r
-            CROSS JOIN LATERAL outbox.run_attempts_of(c.seq, r.seq_low, r.started_at, r.entries) o
-            WHERE r.endpoint_id = c.id AND r.seq_low BETWEEN c.seq - 4095 AND c.seq AND r.seq_high >= c.seq) l
+        CROSS JOIN LATERAL outbox.delivery_attempts(c.seq, c.id) l
         CROSS JOIN LATERAL (SELECT (extract(epoch FROM l.started_at) * 1000000)::int8 AS at) x
         WHERE c.seq < start[1] OR c.id > start[2] OR x.at < start[3]
         ORDER BY c.number, l.started_at DESC LIMIT page_size - shown;
@@ -310,13 +301,8 @@ BEGIN
     PERFORM outbox.require_endpoint(endpoint, FOUND);
     SELECT a.seq INTO e FROM outbox.all_events a WHERE a.id = event LIMIT 1;
     SELECT * INTO k FROM outbox.parked p WHERE p.endpoint_id = s.endpoint_id AND p.seq = e.seq;
-    SELECT a.* INTO last
-    FROM (SELECT o.attempt, o.cause, o.started_at, o.status_code FROM outbox.attempt_log o WHERE o.seq = e.seq AND o.endpoint_id = s.endpoint_id
-          UNION ALL
-          SELECT u.attempt, u.cause, o.started_at, u.status_code FROM outbox.attempt_runs u
-          CROSS JOIN LATERAL outbox.run_attempts_of(e.seq, u.seq_low, u.started_at, u.entries) o
-          WHERE u.endpoint_id = s.endpoint_id AND u.seq_low BETWEEN e.seq - 4095 AND e.seq AND u.seq_high >= e.seq) a
-    ORDER BY a.started_at DESC LIMIT 1;
+    SELECT a.attempt, a.cause, a.started_at, a.status_code INTO last
+    FROM outbox.delivery_attempts(e.seq, s.endpoint_id) a ORDER BY a.started_at DESC LIMIT 1;
     waits := COALESCE(k.status IN ('retrying', 'blocked'), last.attempt IS NULL AND EXISTS (
         SELECT FROM outbox.deliveries_page(endpoint, event => event) d WHERE d.status IN ('pending', 'processing', 'blocked')));
     sent_as := CASE WHEN waits THEN 'next'

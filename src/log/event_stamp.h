@@ -34,6 +34,11 @@ enum
 	Natts_events = Anum_events_content_type
 };
 
+/* The same in a SELECT of rows that are not all in one piece, which is NULL then. */
+#define OUTBOX_EVENT_COLUMNS \
+	"id, seq, xid, epoch, created_at, NULL::pg_catalog.int2, topic, type, key, tenant, " \
+	"expires_at, headers, payload, body, content_type"
+
 /* The columns of outbox.scheduled. */
 enum
 {

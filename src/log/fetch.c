@@ -19,11 +19,6 @@
 #include "log/page.h"
 #include "log/standbys.h"
 
-/* In the order of outbox.events.  Which piece it is does not matter. */
-#define EVENT_COLUMNS \
-	"id, seq, xid, epoch, created_at, NULL::pg_catalog.int2, topic, type, key, tenant, " \
-	"expires_at, headers, payload, body, content_type"
-
 #define COL(name) (Anum_events_##name - 1)
 
 XLogRecPtr outbox_fetched_lsn;
@@ -86,8 +81,8 @@ fetch_kept(Datum array, FetchState *st)
 {
 	static SPIPlanPtr plan;
 	uint64			  n = outbox_plan_run(&plan,
-										  "SELECT " EVENT_COLUMNS " FROM outbox.kept_events"
-													 " WHERE seq = ANY ($1)",
+										  "SELECT " OUTBOX_EVENT_COLUMNS
+										  " FROM outbox.kept_events WHERE seq = ANY ($1)",
 										  arg_datum(INT8ARRAYOID, array));
 
 	for (uint64 i = 0; i < n; i++)

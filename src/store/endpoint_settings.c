@@ -56,23 +56,24 @@ jsonb_string(const JsonbValue *v)
 	return pnstrdup(v->val.string.val, v->val.string.len);
 }
 
-static void
-read_headers(Jsonb *jb, OutboxEndpointRow *s)
+int
+outbox_endpoint_headers(Jsonb *headers, char *hidden, char ***names, char ***values)
 {
-	JsonbIterator	  *it = JsonbIteratorInit(&jb->root);
+	JsonbIterator	  *it = JsonbIteratorInit(&headers->root);
 	JsonbIteratorToken token;
 	JsonbValue		   v;
-	int				   n = JB_ROOT_COUNT(jb);
+	int				   n = 0;
 
-	s->header_names = palloc(sizeof(char *) * Max(n, 1));
-	s->header_values = palloc(sizeof(char *) * Max(n, 1));
+	*names = palloc(sizeof(char *) * Max(JB_ROOT_COUNT(headers), 1));
+	*values = palloc(sizeof(char *) * Max(JB_ROOT_COUNT(headers), 1));
 	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
 	{
 		if (token == WJB_KEY)
-			s->header_names[s->nheaders] = jsonb_string(&v);
+			(*names)[n] = jsonb_string(&v);
 		else if (token == WJB_VALUE && v.type == jbvString)
-			s->header_values[s->nheaders++] = jsonb_string(&v);
+			(*values)[n++] = hidden ? hidden : jsonb_string(&v);
 	}
+	return n;
 }
 
 OutboxFormat
@@ -197,7 +198,8 @@ read_row(OutboxColumns row, OutboxApplyEndpointRow apply, void *arg)
 	read_patterns(row.values[COL_TOPICS], &s);
 	s.format = outbox_endpoint_format(row_text(row, COL_FORMAT));
 	if (!row.nulls[COL_HEADERS])
-		read_headers(DatumGetJsonbP(row.values[COL_HEADERS]), &s);
+		s.nheaders = outbox_endpoint_headers(DatumGetJsonbP(row.values[COL_HEADERS]),
+											 NULL, &s.header_names, &s.header_values);
 	s.ordering = read_ordering(row_text(row, COL_ORDERING));
 	s.block_on_dead = row_is(row, COL_ON_EXHAUSTED, "block");
 	s.pace.max_in_flight = row_int4(row, COL_MAX_IN_FLIGHT);

@@ -70,6 +70,13 @@ typedef struct OutboxEndpointRow
 extern OutboxFormat outbox_endpoint_format(const char *name);
 
 /*
+ * Reads the headers of an endpoint, and returns their number.  'hidden' stands in place of
+ * each value, unless it is NULL.
+ */
+extern int outbox_endpoint_headers(Jsonb *headers, char *hidden, char ***names,
+								   char ***values);
+
+/*
  * If reading the endpoint's settings is on hold, the row has only its id and its
  * 'row_version'.
  */

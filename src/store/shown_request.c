@@ -25,7 +25,7 @@
 #include "transport/sinks.h"
 
 #define BATCH_ID "(id of the batch)"
-#define COLUMNS 5
+#define SHOWN_COLUMNS 5
 
 typedef struct Shown
 {
@@ -46,24 +46,6 @@ typedef struct Sender
 } Sender;
 
 static void
-hide_headers(OutboxRequestConfig *c, Jsonb *headers)
-{
-	JsonbIterator	  *it = JsonbIteratorInit(&headers->root);
-	JsonbIteratorToken token;
-	JsonbValue		   v;
-	int				   n = JB_ROOT_COUNT(headers);
-
-	c->header_names = palloc(sizeof(char *) * Max(n, 1));
-	c->header_values = palloc(sizeof(char *) * Max(n, 1));
-	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
-		if (token == WJB_KEY)
-		{
-			c->header_names[c->nheaders] = pnstrdup(v.val.string.val, v.val.string.len);
-			c->header_values[c->nheaders++] = OUTBOX_LEFT_OUT;
-		}
-}
-
-static void
 name_credentials(OutboxTarget *target, ArrayType *names)
 {
 	Datum *elems;
@@ -78,6 +60,23 @@ name_credentials(OutboxTarget *target, ArrayType *names)
 				elems[i]);
 }
 
+/* The columns that are read of an endpoint. */
+/* clang-format off */
+#define COLUMNS(first, next) \
+	first(COL_URL, "outbox.shown(s.endpoint_id, s.url)") \
+	next(COL_FORMAT, "s.format") \
+	next(COL_HEADERS, "s.headers") \
+	next(COL_CONFIG, "s.config") \
+	next(COL_CREDENTIALS, "s.credentials") \
+	next(COL_BATCH_SIZE, "s.batch_size") \
+	next(COL_ROTATES, "COALESCE(k.previous_until > pg_catalog.clock_timestamp(), false)")
+/* clang-format on */
+
+enum
+{
+	OUTBOX_COLUMN_NUMBERS(COLUMNS)
+};
+
 /* Returns the problem with the endpoint's settings; NULL: none. */
 static const char *
 read_sender(Sender *s, int32 endpoint_id)
@@ -86,27 +85,30 @@ read_sender(Sender *s, int32 endpoint_id)
 	const char	 *problem = NULL;
 	const char	 *hint;
 
-	if (outbox_query("SELECT outbox.shown(s.endpoint_id, s.url), s.format, s.headers,"
-					 " s.config, s.credentials, s.batch_size,"
-					 " COALESCE(k.previous_until > pg_catalog.clock_timestamp(), false)"
-					 " FROM outbox.endpoint_settings s"
-					 " LEFT JOIN outbox.endpoint_secrets k"
-					 " ON k.endpoint_id = s.endpoint_id AND k.part = 0"
-					 " WHERE s.endpoint_id = $1",
+	if (outbox_query(OUTBOX_SELECT(
+						 COLUMNS) " FROM outbox.endpoint_settings s"
+								  " LEFT JOIN outbox.endpoint_secrets k"
+								  " ON k.endpoint_id = s.endpoint_id AND k.part = 0"
+								  " WHERE s.endpoint_id = $1",
 					 arg_int4(endpoint_id)) == 0)
 		return "the endpoint was dropped";
 	row = fetch_row(0);
-	s->target.url = row_text(row, 0);
-	s->config.format = outbox_endpoint_format(row_text(row, 1));
-	if (!row.nulls[2])
-		hide_headers(&s->config, DatumGetJsonbP(row.values[2]));
-	s->target.config = outbox_options_read(row.nulls[3] ? NULL :
-														  DatumGetJsonbP(row.values[3]),
+	s->target.url = row_text(row, COL_URL);
+	s->config.format = outbox_endpoint_format(row_text(row, COL_FORMAT));
+	if (!row.nulls[COL_HEADERS])
+		s->config.nheaders = outbox_endpoint_headers(DatumGetJsonbP(
+														 row.values[COL_HEADERS]),
+													 OUTBOX_LEFT_OUT,
+													 &s->config.header_names,
+													 &s->config.header_values);
+	s->target.config = outbox_options_read(row.nulls[COL_CONFIG] ?
+											   NULL :
+											   DatumGetJsonbP(row.values[COL_CONFIG]),
 										   &s->target.nconfig, NULL);
-	if (!row.nulls[4])
-		name_credentials(&s->target, DatumGetArrayTypeP(row.values[4]));
-	s->batch_size = row_int4(row, 5);
-	s->config.nkeys = DatumGetBool(row.values[6]) ? 2 : 1;
+	if (!row.nulls[COL_CREDENTIALS])
+		name_credentials(&s->target, DatumGetArrayTypeP(row.values[COL_CREDENTIALS]));
+	s->batch_size = row_int4(row, COL_BATCH_SIZE);
+	s->config.nkeys = DatumGetBool(row.values[COL_ROTATES]) ? 2 : 1;
 	s->config.keys = palloc0(sizeof(OutboxKey) * 2);
 	s->config.keys[0].len = s->config.keys[1].len = OUTBOX_KEY_HIDDEN;
 	s->config.shape = outbox_options_take_shape(s->target.config, &s->target.nconfig,
@@ -131,9 +133,7 @@ read_event(int64 seq, const pg_uuid_t *id)
 	bool	  nulls[Natts_events];
 	OutboxRow row;
 
-	if (outbox_query("SELECT id, seq, xid, epoch, created_at, NULL::pg_catalog.int2,"
-					 " topic, type, key, tenant, expires_at, headers, payload, body,"
-					 " content_type FROM outbox.all_events"
+	if (outbox_query("SELECT " OUTBOX_EVENT_COLUMNS " FROM outbox.all_events"
 					 " WHERE seq = $1 AND id = $2 AND NOT forgotten",
 					 arg_int8(seq), arg_datum(UUIDOID, UUIDPGetDatum(id))) == 0)
 		return NULL;
@@ -256,8 +256,8 @@ OUTBOX_FUNCTION(outbox_shown_request_1_0, 6)
 	Sender				 s = {0};
 	Shown				 shown = {.headers = &headers};
 	OutboxEvent			*event = NULL;
-	Datum				 values[COLUMNS] = {0};
-	bool				 nulls[COLUMNS];
+	Datum				 values[SHOWN_COLUMNS] = {0};
+	bool				 nulls[SHOWN_COLUMNS];
 	TupleDesc			 desc;
 	HeapTupleHeader		 result;
 

@@ -3,7 +3,7 @@ use strict;
 use warnings;
 
 use JSON::PP;
-use OutboxTest;
+use OutboxTest qw(:DEFAULT !ask);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
