@@ -85,7 +85,7 @@ produce(rd_kafka_t *kafka)
 {
 	static char			body[1 << 20];
 	char				key[32] = "";
-	rd_kafka_headers_t *headers = rd_kafka_headers_new(6);
+	rd_kafka_headers_t *headers = rd_kafka_headers_new(5);
 	rd_kafka_resp_err_t error;
 
 	if (body[0] == '\0')
@@ -97,7 +97,6 @@ produce(rd_kafka_t *kafka)
 						36);
 	rd_kafka_header_add(headers, "outbox-topic", 12, "bench.order", 11);
 	rd_kafka_header_add(headers, "outbox-type", 11, "bench.order", 11);
-	rd_kafka_header_add(headers, "outbox-sequence", 15, "1234567", 7);
 	rd_kafka_header_add(headers, "outbox-attempt", 14, "1", 1);
 	error = rd_kafka_producev(kafka, RD_KAFKA_V_TOPIC(topic),
 							  RD_KAFKA_V_MSGFLAGS(RD_KAFKA_MSG_F_COPY),

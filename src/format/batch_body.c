@@ -18,7 +18,7 @@
 #include "format/request.h"
 #include "format/signature.h"
 
-/* Bytes of an element's names, punctuation, id, time and number. */
+/* Bytes of an element's names, punctuation, id and time. */
 #define ELEMENT_FIXED (250 + OUTBOX_TIMESTAMP_SIZE)
 
 static char *
@@ -52,7 +52,7 @@ outbox_batch_body_forget(OutboxBatchBody *b)
 	outbox_memory_account(&b->size, 0);
 }
 
-/* {"id","type","timestamp","topic","key","sequence","headers","tenant","data"} */
+/* {"id","type","timestamp","topic","key","headers","tenant","data"} */
 static bool
 append_standard(OutboxBatchBody *b, OutboxEvent *event)
 {
@@ -98,11 +98,6 @@ append_standard(OutboxBatchBody *b, OutboxEvent *event)
 	p = outbox_put_json_string(p, event->topic, topic_len);
 	p = outbox_put_literal(p, ",\"key\":");
 	p = key ? outbox_put_json_string(p, key, key_len) : outbox_put_literal(p, "null");
-	if (tenant == NULL)
-	{
-		p = outbox_put_literal(p, ",\"sequence\":");
-		p += pg_lltoa(event->seq, p);
-	}
 	p = outbox_put_literal(p, ",\"headers\":");
 	p = headers ? outbox_put(p, headers, headers_len) : outbox_put_literal(p, "null");
 	if (tenant)

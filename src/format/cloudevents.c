@@ -4,7 +4,7 @@
  *	  lines beside the payload in binary mode.
  *
  * CloudEvents 1.0.2: core, JSON format, HTTP protocol binding, and the extensions
- * partitioning, sequence and distributed tracing.  The tracing extension carries the
+ * partitioning and distributed tracing.  The tracing extension carries the
  * trace in which the event began, as the emitter passed it, so a retry has the same
  * bytes.  The parent id of each attempt is in the HTTP header of that name.
  */
@@ -27,9 +27,6 @@
 /* The specification asks for names no longer than this. */
 #define MAX_NAME 20
 #define MAX_PREFIX 16 /* that names in binary mode begin with */
-
-/* Enough for every number of the log, so that the strings sort like the numbers. */
-#define SEQUENCE_DIGITS 19
 
 /* An attribute: one of outbox itself, or one of the event's headers. */
 typedef struct Attribute
@@ -78,13 +75,11 @@ outbox_cloudevents_init(void)
 static bool
 is_extension(const char *name, int len)
 {
-	static const char *const taken[] = {"specversion", "id",
-										"source",	   "type",
-										"time",		   "subject",
-										"data",		   "datacontenttype",
-										"dataschema",  "partitionkey",
-										"sequence",	   "outboxtenant",
-										"outboxtest",  NULL};
+	static const char *const taken[] =
+		{"specversion", "id",			"source",		"type",
+		 "time",		"subject",		"data",			"datacontenttype",
+		 "dataschema",	"partitionkey", "outboxtenant", "outboxtest",
+		 NULL};
 
 	if (len == 0 || len > MAX_NAME)
 		return false;
@@ -162,19 +157,12 @@ set_extensions(Attribute *a, Jsonb *headers)
 	return a;
 }
 
-/* Space for values that are made for the event. */
-typedef struct Scratch
-{
-	char time[OUTBOX_TIMESTAMP_SIZE];
-	char sequence[SEQUENCE_DIGITS + 1];
-} Scratch;
-
 /*
  * All attributes except datacontenttype, in UTF-8, as a palloc'd array.  NULL if a
- * value has no UTF-8.
+ * value has no UTF-8.  'stamp' has space for OUTBOX_TIMESTAMP_SIZE bytes.
  */
 static Attribute *
-collect(OutboxEvent *event, Scratch *scratch, int *n)
+collect(OutboxEvent *event, char *stamp, int *n)
 {
 	const char *source = outbox_source && outbox_source[0] ? outbox_source :
 															 default_source;
@@ -189,8 +177,8 @@ collect(OutboxEvent *event, Scratch *scratch, int *n)
 	a = set(a, "id", event->id_text, strlen(event->id_text), true);
 	a = set(a, "source", source, strlen(source), true);
 	a = set(a, "type", type, strlen(type), false);
-	a = set(a, "time", scratch->time,
-			outbox_put_timestamp(scratch->time, event->created_at) - scratch->time, true);
+	a = set(a, "time", stamp, outbox_put_timestamp(stamp, event->created_at) - stamp,
+			true);
 	if (event->key)
 	{
 		a = set(a, "subject", event->key, strlen(event->key), false);
@@ -198,12 +186,6 @@ collect(OutboxEvent *event, Scratch *scratch, int *n)
 	}
 	if (event->tenant)
 		a = set(a, "outboxtenant", event->tenant, strlen(event->tenant), false);
-	else
-	{
-		snprintf(scratch->sequence, sizeof(scratch->sequence), "%0*lld", SEQUENCE_DIGITS,
-				 (long long) event->seq);
-		a = set(a, "sequence", scratch->sequence, SEQUENCE_DIGITS, true);
-	}
 	if (event->headers)
 		a = set_extensions(a, event->headers);
 	*n = a - list;
@@ -238,9 +220,9 @@ put_member(char *p, const char *name, const char *value, size_t len)
 bool
 outbox_cloudevents_body(OutboxEvent *event, size_t *len, char **body)
 {
-	Scratch	   scratch;
+	char	   stamp[OUTBOX_TIMESTAMP_SIZE];
 	int		   n;
-	Attribute *attributes = collect(event, &scratch, &n);
+	Attribute *attributes = collect(event, stamp, &n);
 	char	  *content_type = event->content_type;
 	size_t	   content_type_len = content_type ? strlen(content_type) : 0;
 	char	  *data = event->payload;
@@ -297,9 +279,9 @@ bool
 outbox_cloudevents_headers(OutboxHeaders *out, OutboxEvent *event, const char *prefix,
 						   bool encoded, bool *added)
 {
-	Scratch	   scratch;
+	char	   stamp[OUTBOX_TIMESTAMP_SIZE];
 	int		   n;
-	Attribute *attributes = collect(event, &scratch, &n);
+	Attribute *attributes = collect(event, stamp, &n);
 	size_t	   longest = 0;
 	char	  *space;
 

@@ -21,7 +21,7 @@ extern void outbox_cloudevents_init(void);
 extern bool outbox_cloudevents_body(OutboxEvent *event, size_t *len, char **body);
 
 /* Attributes of an event, besides attributes made of its own headers. */
-#define OUTBOX_CLOUDEVENTS_ATTRIBUTES 10
+#define OUTBOX_CLOUDEVENTS_ATTRIBUTES 8
 
 /*
  * Appends the attributes in binary mode, as header lines whose names begin with

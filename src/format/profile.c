@@ -91,13 +91,24 @@ static const OutboxProfile profiles[] = {
 	 .sends = OUTBOX_SENDS_ALL},
 };
 
-/* In the order of the bits of OutboxOwnHeader. */
-static const char *const own_headers[] = {"topic",		"type",		"key",
-										  "tenant",		"sequence", "attempt",
-										  "redelivery", "test",		"idempotency-key"};
-
-StaticAssertDecl(OUTBOX_SENDS_ALL == (1 << lengthof(own_headers)) - 1,
-				 "each header has a name");
+/* The words of outbox_headers. */
+static const struct
+{
+	const char *word;
+	int			sends;
+} own_headers[] = {
+	{"all", OUTBOX_SENDS_ALL},
+	{"none", 0},
+	{"topic", OUTBOX_SENDS_TOPIC},
+	{"type", OUTBOX_SENDS_TYPE},
+	{"key", OUTBOX_SENDS_KEY},
+	{"tenant", OUTBOX_SENDS_TENANT},
+	{"sequence", OUTBOX_SENDS_SEQUENCE},
+	{"attempt", OUTBOX_SENDS_ATTEMPT},
+	{"redelivery", OUTBOX_SENDS_REDELIVERY},
+	{"test", OUTBOX_SENDS_TEST},
+	{"idempotency-key", OUTBOX_SENDS_IDEMPOTENCY_KEY},
+};
 
 const OutboxProfile *
 outbox_profile_find(const char *name)
@@ -352,29 +363,26 @@ set_own_headers(OutboxProfile *p, const char *value, const char **hint)
 {
 	int sends = 0;
 
-	if (strcmp(value, "all") == 0)
-		sends = OUTBOX_SENDS_ALL;
-	else if (strcmp(value, "none") != 0)
-		while (*value)
-		{
-			size_t len = strcspn(value, ",");
-			size_t i = 0;
+	while (*value)
+	{
+		size_t len = strcspn(value, ",");
+		size_t i = 0;
 
-			while (i < lengthof(own_headers) &&
-				   (strlen(own_headers[i]) != len ||
-					memcmp(own_headers[i], value, len) != 0))
-				i++;
-			if (i == lengthof(own_headers))
-			{
-				*hint =
-					"Use all, none, or a list like topic,type,attempt of: topic, type, key, tenant, sequence, attempt, redelivery, test, idempotency-key.";
-				return "outbox_headers names a header that there is not";
-			}
-			sends |= 1 << i;
-			value += len;
-			if (*value == ',')
-				value++;
+		while (i < lengthof(own_headers) &&
+			   (strlen(own_headers[i].word) != len ||
+				memcmp(own_headers[i].word, value, len) != 0))
+			i++;
+		if (i == lengthof(own_headers))
+		{
+			*hint =
+				"Use none, or a list like topic,type,attempt of: all, topic, type, key, tenant, sequence, attempt, redelivery, test, idempotency-key. With all, sequence is named besides: all,sequence.";
+			return "outbox_headers names a header that there is not";
 		}
+		sends |= own_headers[i].sends;
+		value += len;
+		if (*value == ',')
+			value++;
+	}
 	p->sends = sends;
 	return NULL;
 }

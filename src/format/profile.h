@@ -14,12 +14,12 @@ typedef enum OutboxOwnHeader
 	OUTBOX_SENDS_TYPE = 1 << 1,
 	OUTBOX_SENDS_KEY = 1 << 2,
 	OUTBOX_SENDS_TENANT = 1 << 3,
-	OUTBOX_SENDS_SEQUENCE = 1 << 4,
-	OUTBOX_SENDS_ATTEMPT = 1 << 5,
-	OUTBOX_SENDS_REDELIVERY = 1 << 6,
-	OUTBOX_SENDS_TEST = 1 << 7,
-	OUTBOX_SENDS_IDEMPOTENCY_KEY = 1 << 8,
-	OUTBOX_SENDS_ALL = (1 << 9) - 1
+	OUTBOX_SENDS_ATTEMPT = 1 << 4,
+	OUTBOX_SENDS_REDELIVERY = 1 << 5,
+	OUTBOX_SENDS_TEST = 1 << 6,
+	OUTBOX_SENDS_IDEMPOTENCY_KEY = 1 << 7,
+	OUTBOX_SENDS_ALL = (1 << 8) - 1,
+	OUTBOX_SENDS_SEQUENCE = 1 << 8 /* it counts all events, so it has to be asked for */
 } OutboxOwnHeader;
 
 /* A text that is NULL is not sent.  The texts are static, or belong to the settings. */

@@ -467,7 +467,7 @@ static void
 add_attempt(OutboxHeaders *out, const OutboxEvent *event, int sends, int attempt,
 			OutboxRedelivery redelivery, bool *added)
 {
-	/* It counts the events of all tenants. */
+	/* It counts the events of all tenants, and theirs are all that their endpoints get. */
 	if (event->tenant == NULL && (sends & OUTBOX_SENDS_SEQUENCE))
 		*added &= add_number(out, "outbox-sequence", event->seq);
 	if (sends & OUTBOX_SENDS_ATTEMPT)

@@ -12,11 +12,11 @@
 #include "transport/message.h"
 
 /*
- * content-type, seven of our own, the endpoint's and the event's.  The attributes of
+ * content-type, six of our own, the endpoint's and the event's.  The attributes of
  * CloudEvents in binary mode have the event's headers again.
  */
 #define MAX_HEADERS \
-	(8 + OUTBOX_MAX_ENDPOINT_HEADERS + OUTBOX_MAX_EVENT_HEADERS + \
+	(7 + OUTBOX_MAX_ENDPOINT_HEADERS + OUTBOX_MAX_EVENT_HEADERS + \
 	 OUTBOX_CLOUDEVENTS_ATTRIBUTES + OUTBOX_MAX_EVENT_HEADERS)
 
 /* Milliseconds from the unix epoch to PostgreSQL's. */

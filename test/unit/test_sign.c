@@ -163,6 +163,7 @@ entries(void)
 	entry("outbox_headers", "all", true);
 	entry("outbox_headers", "none", true);
 	entry("outbox_headers", "topic,idempotency-key", true);
+	entry("outbox_headers", "all,sequence", true);
 	entry("outbox_headers", "topic, type", false);
 	entry("outbox_headers", "id", false);
 	entry("user_agent", "Shop/2 (+https://shop.example/webhooks)", true);

@@ -53,6 +53,7 @@ endpoint($node, $receiver, 'dead', '/status/500/dead', "topics => '{load.*}', ma
 endpoint($node, $receiver, 'blocks', '/ok/blocks',
 	"topics => '{load.*,held.*}', max_attempts => 1, on_exhausted => 'block', $never");
 endpoint($node, $receiver, 'idle', '/ok/idle', "topics => '{idle.*}'");
+number_requests($node);
 
 my $producer = start_producer($node, $log, rate => 40, keys => 2, topic => 'load.one');
 ask("SELECT count(outbox.emit('bulk.n', '{\"n\": 1}'::jsonb)) FROM generate_series(1, 1000)");

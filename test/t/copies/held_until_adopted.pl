@@ -32,6 +32,7 @@ sub held
 }
 
 endpoint($node, $receiver, $_, "/ok/$_", "topics => '{order.*}'") foreach qw(billing mail crm);
+number_requests($node);
 my $old = emit($node, 'order.delivered', '{"n": 1}');
 $receiver->wait_delivered(1, path => "/ok/$_", id => $old) foreach qw(billing mail crm);
 $node->safe_psql('postgres', 'SELECT outbox.pause_endpoint(name) FROM outbox.endpoints');
@@ -152,6 +153,7 @@ my $target = outbox_node('target', conf => "wal_level = logical\n");
 my $third = OutboxTest::Receiver->new('target');
 my $connstr = $node->connstr('postgres') =~ s/'/''/gr;
 endpoint($target, $third, 'own', '/ok/own', "topics => '{order.*,own.*}'");
+number_requests($target);
 $_->safe_psql('postgres', 'CREATE TABLE orders (n int PRIMARY KEY)') foreach $node, $target;
 $target->safe_psql('postgres', <<'SQL');
 CREATE FUNCTION emit_own() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -40,6 +40,7 @@ my $before = emit($node, 'load.before', '{}');
 endpoint($node, $receiver, 'all', '/ok/all', "topics => '{load.*}', start_at => 'beginning'");
 endpoint($node, $receiver, 'paused', '/ok/paused', "topics => '{load.*}'");
 endpoint($node, $receiver, 'dead', '/status/500/dead', "topics => '{load.*}', max_attempts => 1, $never");
+number_requests($node);
 my @sent = some('load.sent', 3);
 $receiver->wait_delivered(1, path => "/ok/$_->[0]", id => $_->[1])
   foreach [ 'all', $before ], [ 'all', $sent[2] ], [ 'paused', $sent[2] ];

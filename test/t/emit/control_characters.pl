@@ -225,8 +225,8 @@ is( $node->safe_psql('bytes', q{SELECT string_agg(DISTINCT reason || ': ' || las
 
 my %known = map { $_ => 1 } (
 	qw(host accept content-type content-length user-agent webhook-id webhook-timestamp webhook-signature idempotency-key
-	  outbox-topic outbox-type outbox-key outbox-tenant outbox-sequence outbox-test outbox-attempt x-a traceparent tracestate),
-	map { "ce-$_" } qw(specversion id source type time subject partitionkey sequence outboxtenant outboxtest));
+	  outbox-topic outbox-type outbox-key outbox-tenant outbox-test outbox-attempt x-a traceparent tracestate),
+	map { "ce-$_" } qw(specversion id source type time subject partitionkey outboxtenant outboxtest));
 my %expected;
 foreach my $dbname (qw(postgres bytes))
 {

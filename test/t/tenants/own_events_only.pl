@@ -159,13 +159,17 @@ is(join(' ', sort map { $_->{headers}{'ce-outboxtenant'} // '-' } $receiver->del
 is(join(' ', sort map { exists $_->{tenant} ? $_->{tenant} : '-' } map { @{ $json->decode($_->{body}) } } $receiver->delivered(path => '/ok/batch')),
 	"- Zo\x{eb}", 'batches: the property is there only when set');
 
-# The log's number counts the events of all tenants.
-my @shown = ((map { [ $_->{headers}{'outbox-tenant'}, $_->{headers}{'outbox-sequence'} ] } grep { $_->{path} ne '/ok/batch' } $receiver->delivered),
-	(map { [ @$_{qw(outboxtenant sequence)} ] } map { $json->decode($_->{body}) } $receiver->delivered(path => '/ok/ce')),
-	(map { [ @{ $_->{headers} }{qw(ce-outboxtenant ce-sequence)} ] } $receiver->delivered(path => '/ok/binary')),
-	(map { [ @$_{qw(tenant sequence)} ] } map { @{ $json->decode($_->{body}) } } $receiver->delivered(path => '/ok/batch')));
-is(scalar(grep { defined $_->[0] && defined $_->[1] } @shown), 0, 'an event of a tenant shows no number of the log');
-is(scalar(grep { !defined $_->[0] && !defined $_->[1] } @shown), 0, 'all others do');
+# The log's number counts the events of all: a receiver has it only where it is asked for, and never of a tenant's event.
+endpoint($node, $receiver, 'numbered', '/ok/numbered', q[topics => '{number.*}', config => '{"outbox_headers": "all,sequence"}']);
+endpoint($node, $receiver, 'usual', '/ok/usual', q[topics => '{number.*}', config => '{"outbox_headers": "all"}']);
+endpoint($node, $receiver, 'theirs', '/ok/theirs', q[topics => '{number.*}', tenant => 'Zoë', config => '{"outbox_headers": "sequence"}']);
+ask("SELECT outbox.emit('number.none', '{}'), outbox.emit('number.own', '{}', tenant => 'Zoë')");
+my $number = ask("SELECT seq FROM outbox.events WHERE topic = 'number.none'");
+ok(wait_settled($node), 'settled');
+is(join(' ', map { $_->{headers}{'outbox-sequence'} // '-' } sort { $a->{topic} cmp $b->{topic} } $receiver->delivered(path => '/ok/numbered')), "$number -", 'the number of an event without a tenant, where it is asked for');
+is(scalar(() = $receiver->delivered(path => '/ok/theirs')), 1, 'an endpoint of a tenant asks for it, too');
+is(join(' ', map { my $r = $_; map { "$r->{path}: $_" } grep { /sequence/ } %{ $r->{headers} }, $r->{body} } grep { $_->{path} ne '/ok/numbered' } $receiver->delivered),
+	'', 'but no other request has any, whatever its format');
 
 # Many tenants, and no endpoint without one: each gets its own event.
 ask('CREATE DATABASE many');
