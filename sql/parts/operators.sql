@@ -374,7 +374,7 @@ BEGIN
     SELECT v.seq, v.status INTO d FROM outbox.deliveries v WHERE v.event_id = event AND v.endpoint = resend.endpoint;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'endpoint "%" never had event "%"', endpoint, event
-            USING ERRCODE = 'undefined_object',
+            USING ERRCODE = 'undefined_object', COLUMN = 'event',
                   HINT = 'It did not subscribe to the event, or the event is older than what is kept.';
     ELSIF d.status IN ('dead', 'retrying') THEN
         -- If it has been sent since it was looked at, that is enough.
@@ -382,7 +382,7 @@ BEGIN
         RETURN;
     ELSIF d.status <> 'delivered' THEN
         RAISE EXCEPTION 'event "%" is not delivered to endpoint "%", it is %', event, endpoint, d.status
-            USING ERRCODE = 'object_not_in_prerequisite_state',
+            USING ERRCODE = 'object_not_in_prerequisite_state', COLUMN = 'event',
                   HINT = 'Only what was delivered, or has failed, can be sent again.';
     END IF;
     INSERT INTO outbox.commands (endpoint_id, action, seq)

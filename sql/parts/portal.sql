@@ -135,12 +135,13 @@ COMMENT ON FUNCTION outbox.check_portal IS
 
 -- The rows that calls leave behind are bounded by their number.  The calls of a tenant run one after
 -- the other: the lock is one of a row, which no other role can take.
-CREATE FUNCTION outbox.portal_spend(tenant text, calls int4 DEFAULT 1) RETURNS void
+CREATE FUNCTION outbox.portal_spend(tenant text, calls int4 DEFAULT 1) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$
 #variable_conflict use_variable
 DECLARE
-    most CONSTANT int4 := outbox.portal_limits(outbox.portal_tenant(tenant)) -> 'max_calls';
+    limits CONSTANT jsonb := outbox.portal_limits(outbox.portal_tenant(tenant));
+    most CONSTANT int4 := limits -> 'max_calls';
     spent float8;
 BEGIN
     INSERT INTO outbox.portal_limits_here AS here (tenant, spent, counted_at) VALUES (tenant, calls, clock_timestamp())
@@ -154,9 +155,11 @@ BEGIN
             USING ERRCODE = 'configuration_limit_exceeded',
                   HINT = 'Try again later.';
     END IF;
+    RETURN limits;
 END $$;
 COMMENT ON FUNCTION outbox.portal_spend IS
-'Counts a call of a tenant that changes something, or as many calls as it stands for (53400: too many)';
+'Counts a call of a tenant that changes something, or as many calls as it stands for, and returns the limits of the tenant '
+'(53400: too many calls)';
 
 -- A challenge is a request to a server that may be a stranger's.  So many follow at most, and each
 -- counts as a call.
@@ -202,14 +205,14 @@ END $$;
 COMMENT ON FUNCTION outbox.check_portal_numbers IS 'Refuses numbers with more digits than a tenant may give (22023)';
 
 -- The settings as alter_endpoint() takes them. A setting that is null goes back to its default.
-CREATE FUNCTION outbox.portal_settings(tenant text, settings jsonb, OUT given outbox.endpoint_settings, OUT reset text[])
+CREATE FUNCTION outbox.portal_settings(limits jsonb, settings jsonb, OUT given outbox.endpoint_settings, OUT reset text[])
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
 DECLARE
     setting text;
     value jsonb;
-    allowed CONSTANT text[] := ARRAY(SELECT jsonb_array_elements_text(outbox.portal_limits(tenant) -> 'settings'));
+    allowed CONSTANT text[] := ARRAY(SELECT jsonb_array_elements_text(limits -> 'settings'));
 BEGIN
     IF settings IS NULL OR jsonb_typeof(settings) <> 'object' THEN
         RAISE EXCEPTION 'settings must be a JSON object'
@@ -305,19 +308,34 @@ END $$;
 COMMENT ON FUNCTION outbox.portal_endpoint IS
 'An endpoint of a tenant, or (NULL) all of them, with their settings and how they are doing, each as one object';
 
+-- Hints of an operator's functions are for operators.
+CREATE FUNCTION outbox.portal_hint(field text, hint text) RETURNS text
+LANGUAGE sql IMMUTABLE
+RETURN CASE WHEN hint !~ '^$|outbox[.]|=>' THEN hint ELSE
+       CASE field WHEN 'url' THEN 'Use a URL that begins with https://, with an address that is public.'
+                  WHEN 'name' THEN 'Use another name, or none: then one is made.'
+                  WHEN 'credentials' THEN 'Pass "credentials" with it, the same or others, or null.'
+                  WHEN 'payload' THEN 'Use a smaller payload, with fewer objects and arrays in one another.'
+                  WHEN 'topic' THEN 'Use a topic of the catalogue.'
+                  WHEN '' THEN 'Ask the operator.'
+                  ELSE 'Use another value.' END END;
+COMMENT ON FUNCTION outbox.portal_hint IS 'The hint of an error about this field, as a customer gets it';
+
 -- A private key signs for the operator: a customer gets the public one.
 CREATE FUNCTION outbox.portal_key(name text) RETURNS jsonb
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    public CONSTANT text := outbox.endpoint_public_key(name);
+    public text;
 BEGIN
+    public := outbox.endpoint_public_key(name);
     RETURN jsonb_build_object('secret', CASE WHEN public IS NULL THEN outbox.endpoint_secret(name) END, 'public_key', public);
+EXCEPTION WHEN object_not_in_prerequisite_state THEN
+    RAISE EXCEPTION '%', SQLERRM USING ERRCODE = SQLSTATE, HINT = 'Ask the operator.';
 END $$;
 COMMENT ON FUNCTION outbox.portal_key IS
 'The key that verifies requests of an endpoint whose tenant was checked';
 
--- Hints of an operator's functions are for operators.
 CREATE FUNCTION outbox.portal_change(tenant text, name text, settings jsonb, url text) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 AS $$
@@ -325,13 +343,13 @@ AS $$
 DECLARE
     p record;
     asked CONSTANT bool := url IS NOT NULL OR settings ?| '{url,rate_limit}';
-    challenge CONSTANT text := outbox.portal_limits(tenant) ->> 'challenge';
+    limits CONSTANT jsonb := outbox.portal_limits(tenant);
+    challenge CONSTANT text := limits ->> 'challenge';
     credentials CONSTANT jsonb := NULLIF(settings -> 'credentials', 'null');
     field text;
-    message text;
     hint text;
 BEGIN
-    SELECT * INTO p FROM outbox.portal_settings(tenant, settings);
+    SELECT * INTO p FROM outbox.portal_settings(limits, settings);
     BEGIN
         IF url IS NOT NULL THEN
             PERFORM outbox.check_portal(url, NULL);
@@ -356,17 +374,12 @@ BEGIN
                                        p.reset, settings ->> 'url', credentials) WHERE settings <> '{}';
     EXCEPTION
         WHEN data_exception OR duplicate_object OR object_not_in_prerequisite_state THEN
-            GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, field = COLUMN_NAME, hint = PG_EXCEPTION_HINT;
-            IF hint !~ 'outbox[.]|=>' THEN
+            GET STACKED DIAGNOSTICS field = COLUMN_NAME, hint = PG_EXCEPTION_HINT;
+            IF hint = outbox.portal_hint(field, hint) THEN
                 RAISE;
             END IF;
-            RAISE EXCEPTION '%', regexp_replace(message, 'plain http is allowed .*', 'plain http is not allowed')
-                USING ERRCODE = SQLSTATE, COLUMN = field,
-                      HINT = CASE field WHEN 'url' THEN 'Use a URL that begins with https://, with an address that is public.'
-                                        WHEN 'name' THEN 'Use another name, or none: then one is made.'
-                                        WHEN 'credentials' THEN 'Pass "credentials" with it, the same or others, or null.'
-                                        WHEN '' THEN 'Ask the operator.'
-                                        ELSE 'Use another value.' END;
+            RAISE EXCEPTION '%', regexp_replace(SQLERRM, 'plain http is allowed .*', 'plain http is not allowed')
+                USING ERRCODE = SQLSTATE, COLUMN = field, HINT = outbox.portal_hint(field, hint);
     END;
     PERFORM outbox.portal_spend_challenges(tenant, name) WHERE asked;
     RETURN outbox.portal_endpoint(tenant, name);
@@ -403,7 +416,7 @@ DECLARE
     most int4;
     created jsonb;
 BEGIN
-    PERFORM outbox.portal_spend(tenant);
+    most := outbox.portal_spend(tenant) -> 'max_endpoints';
     IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
         RAISE EXCEPTION 'outbox.portal_create_endpoint() cannot be called at isolation level %',
             upper(current_setting('transaction_isolation'))
@@ -425,7 +438,6 @@ BEGIN
     IF FOUND THEN
         RETURN outbox.portal_endpoint(tenant, earlier) || outbox.portal_key(earlier);
     END IF;
-    most := outbox.portal_limits(tenant) -> 'max_endpoints';
     IF (SELECT count(*) FROM outbox.endpoint_settings e WHERE e.tenant = portal_create_endpoint.tenant) >= most THEN
         RAISE EXCEPTION 'tenant "%" may have % endpoints at most', tenant, most
             USING ERRCODE = 'program_limit_exceeded', HINT = 'Drop one that is not used.';
@@ -532,6 +544,8 @@ BEGIN
     PERFORM outbox.portal_own(tenant, name);
     PERFORM outbox.rotate_secret(name, grace);
     RETURN outbox.portal_endpoint(tenant, name) || outbox.portal_key(name);
+EXCEPTION WHEN object_not_in_prerequisite_state THEN
+    RAISE EXCEPTION '%', SQLERRM USING ERRCODE = SQLSTATE, HINT = 'Ask the operator.';
 END $$;
 COMMENT ON FUNCTION outbox.portal_rotate_secret IS
 'Gives an endpoint of a tenant another secret, and returns it with that, while requests carry both signatures during grace';
@@ -741,10 +755,20 @@ CREATE FUNCTION outbox.portal_send_test(tenant text, name text, topic text DEFAU
     payload jsonb DEFAULT NULL) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    field text;
+    hint text;
 BEGIN
     PERFORM outbox.portal_own(tenant, name);
     PERFORM outbox.check_portal_numbers(payload, 'payload');
     RETURN jsonb_build_object('event_id', outbox.send_test(name, topic, payload));
+EXCEPTION
+    WHEN data_exception OR program_limit_exceeded THEN
+        GET STACKED DIAGNOSTICS field = COLUMN_NAME, hint = PG_EXCEPTION_HINT;
+        IF hint = outbox.portal_hint(field, hint) THEN
+            RAISE;
+        END IF;
+        RAISE EXCEPTION '%', SQLERRM USING ERRCODE = SQLSTATE, COLUMN = field, HINT = outbox.portal_hint(field, hint);
 END $$;
 COMMENT ON FUNCTION outbox.portal_send_test IS
 'Sends one event to this endpoint of a tenant alone, and returns its id';

@@ -163,7 +163,7 @@ check_listed(const text *topic)
 	if (!outbox_topic_reserved(data, len) && !outbox_event_type_listed(data, len))
 		ereport(
 			ERROR,
-			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			(OUTBOX_INVALID("topic"),
 			 errmsg("topic \"%s\" is not listed in outbox.event_types",
 					excerpt(data, len)),
 			 errhint(
@@ -263,6 +263,7 @@ check_size(const char *what, const char *about, size_t size)
 		ereport(
 			ERROR,
 			(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+			 err_generic_string(PG_DIAG_COLUMN_NAME, what),
 			 errmsg("%s of an event is too large", what),
 			 errdetail("It has %s%zu bytes; outbox.max_payload_size allows %d.", about,
 					   size, outbox_max_payload_size),
@@ -281,6 +282,7 @@ check_nesting(int depth)
 	if (depth > OUTBOX_MAX_NESTING)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 err_generic_string(PG_DIAG_COLUMN_NAME, "payload"),
 				 errmsg("payload of an event is nested too deeply"),
 				 errdetail("At most %d levels of nested objects and arrays are allowed.",
 						   OUTBOX_MAX_NESTING),

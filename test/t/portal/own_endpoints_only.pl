@@ -278,6 +278,28 @@ foreach my $state (sort keys %provoked)
 	is($err =~ /^COLUMN NAME:  (\w+)$/m ? $1 : '', $field // '', "$state: the field");
 	like($err, qr/^HINT:  (?!.*(?:outbox\.|superuser|=>))\w/m, "$state: a hint for the customer") if defined $field && $state ne '25001';
 }
+
+# No other error has the hint of an operator's function either.
+ask("ALTER ROLE portal SET outbox.require_event_types = on; SELECT outbox.set_event_type('listed')");
+my $opened = ask("SELECT secret FROM outbox.endpoint_secrets JOIN outbox.endpoint_settings USING (endpoint_id) WHERE name = 'errors'");
+ask("UPDATE outbox.endpoint_secrets SET secret = 'sealed:1:AAAA' WHERE endpoint_id = (SELECT endpoint_id FROM outbox.endpoint_settings WHERE name = 'errors')");
+foreach my $case (
+	[ '54000', 'payload', "portal_send_test('errors', 'errors', 'listed', jsonb_build_object('a', repeat('a', 1100000)))" ],
+	[ '54000', 'payload', "portal_send_test('errors', 'errors', 'listed', (repeat('[', 600) || repeat(']', 600))::jsonb)" ],
+	[ '22023', 'topic', "portal_send_test('errors', 'errors', 'not.listed')" ],
+	[ '22023', 'topics', "portal_alter_endpoint('errors', 'errors', '{\"topics\": [\"not.listed\"]}')" ],
+	[ '42704', 'event', "portal_retry('errors', 'errors', '01a1f78f-2ee2-708b-8eef-2a7db13f4e83')" ],
+	[ '55000', '', "portal_secret('errors', 'errors')" ],
+	[ '55000', '', "portal_rotate_secret('errors', 'errors')" ])
+{
+	my ($state, $field, $call) = @$case;
+	my (undef, undef, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\nSELECT outbox.$call", extra_params => [ '-U', 'portal' ]);
+	like($err, qr/ERROR:  $state: /, substr($call, 0, 100));
+	is($err =~ /^COLUMN NAME:  (\w+)$/m ? $1 : '', $field, "$state: the field");
+	like($err, qr/^HINT:  (?!.*(?:outbox\.|superuser|=>))\w/m, "$state: a hint for the customer");
+}
+ask("UPDATE outbox.endpoint_secrets SET secret = '$opened' WHERE endpoint_id = (SELECT endpoint_id FROM outbox.endpoint_settings WHERE name = 'errors')");
+ask("ALTER ROLE portal RESET ALL; SELECT outbox.drop_event_type('listed')");
 ask("SELECT outbox.resume_endpoint('$name{acme}'); SELECT outbox.drop_endpoint('taken')");
 portal("SELECT outbox.portal_drop_endpoint('errors', 'errors', discard => true)");
 
