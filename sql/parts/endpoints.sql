@@ -527,11 +527,12 @@ COMMENT ON FUNCTION outbox.lock_endpoint IS
 -- The worker forgets why it would wait: backoff of the endpoint, or Retry-After.  The
 -- caller wakes it.
 CREATE FUNCTION outbox.probe(endpoint_id int4) RETURNS void
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
-INSERT INTO outbox.commands (endpoint_id, action, seq)
-SELECT $1, 'probe', 0 WHERE NOT outbox.is_asked($1, 'probe', 0)
-$$;
+BEGIN
+    INSERT INTO outbox.commands (endpoint_id, action, seq)
+    SELECT $1, 'probe', 0 WHERE NOT outbox.is_asked($1, 'probe', 0);
+END $$;
 COMMENT ON FUNCTION outbox.probe IS 'Has the worker send a request to the endpoint at once, if anything waits for it';
 
 ------------------------------------------------------------------------

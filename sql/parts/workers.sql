@@ -77,14 +77,15 @@ CREATE TABLE outbox.endpoint_changes (
 );
 COMMENT ON TABLE outbox.endpoint_changes IS 'Endpoints whose settings the workers have to read again (0: all)';
 
--- To be called by whatever changes the settings or secrets of an endpoint.
+-- To be called by whatever changes the settings or secrets of an endpoint.  PL/pgSQL keeps
+-- its plans, where a function in SQL makes them in each call.
 CREATE FUNCTION outbox.endpoint_changed(endpoint_id int4) RETURNS void
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-BEGIN ATOMIC
-    INSERT INTO outbox.endpoint_changes VALUES (pg_current_xact_id(), endpoint_changed.endpoint_id)
-    ON CONFLICT DO NOTHING;
-    SELECT outbox.wake_workers();
-END;
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    INSERT INTO outbox.endpoint_changes VALUES (pg_current_xact_id(), $1) ON CONFLICT DO NOTHING;
+    PERFORM outbox.wake_workers();
+END $$;
 COMMENT ON FUNCTION outbox.endpoint_changed IS
 'Makes the workers read the settings of an endpoint (0: of all) when this transaction commits';
 
