@@ -2,12 +2,15 @@
 accepts everything at once, without a network (test/sinks/outbox_null.c)."""
 import pathlib
 import shutil
+import time
 
-from machine import HERE, run
+from machine import HERE, cpu_ms, run, wait_until
 from report import median, text
 
 SECTION = "The worker alone"
 TARGET = 600000
+BUCKET = 300					# s: figures are kept by five minutes
+EVERY = 0.05					# s between events to all endpoints, so that each has a settle of its own
 
 # name, in words, number of keys, outbox.log_attempts
 VARIANTS = [("plain", "no keys", 0, "all"), ("keyed", "10,000 keys", 10000, "all"),
@@ -36,6 +39,43 @@ def drain(cluster, count, keys, logged):
     return cluster.drain("core", count)
 
 
+def spent(cluster, run_it):
+    """CPU of the worker in ms, and bytes of WAL, while something is done."""
+    pid = cluster.worker()
+    ran, lsn = cpu_ms(pid), cluster.lsn()
+    run_it()
+    return cpu_ms(pid) - ran, cluster.wal_bytes(lsn, cluster.lsn())
+
+
+def figures(cluster, endpoints, each):
+    """What the figures of a bucket cost, beside the deliveries in it: endpoints that get an event a second."""
+    cluster.sql.rows("ALTER SYSTEM RESET outbox.log_attempts")
+    cluster.sql.rows("SELECT pg_reload_conf()")
+    cluster.sql.rows("SELECT count(outbox.create_endpoint('f' || i, 'null://h/', topics => '{bench.figures}'))"
+                     f" FROM generate_series(1, {endpoints}) AS i")
+    left = BUCKET - time.time() % BUCKET
+    if left < 2 * each * EVERY + 60:
+        time.sleep(left)
+    time.sleep(15)				# the figures of the bucket before are written
+
+    def deliver():
+        for _ in range(each):
+            cluster.emit(1, topic="bench.figures")
+            time.sleep(EVERY)
+        wait_until(lambda: cluster.sql.number("SELECT sum(delivered) FROM outbox.stats WHERE endpoint ~ '^f'") >= endpoints * each,
+                   60, "the events to be delivered")
+        time.sleep(1)
+
+    delivered = spent(cluster, deliver)
+    time.sleep(BUCKET - 2 - time.time() % BUCKET)
+    written = spent(cluster, lambda: time.sleep(10))
+    idle = spent(cluster, lambda: time.sleep(10))
+    rows = cluster.sql.number("SELECT count(*) FROM outbox.figures WHERE endpoint_id > 0 AND piece < 3"
+                              f" AND delivered = {each}")
+    assert rows == endpoints, f"{rows} buckets of {endpoints} endpoints were written"
+    return [(w - i) / d for w, i, d in zip(written, idle, delivered)]
+
+
 def measure(bench):
     report = bench.report
     count = bench.scale(1000000, 300000)
@@ -46,6 +86,10 @@ def measure(bench):
         for _ in range(bench.repetitions):
             for name, _, keys, logged in VARIANTS:
                 samples[name].append(drain(cluster, count, keys, logged))
+        if not bench.quick:
+            cpu, wal = figures(cluster, 1000, 300)
+            report.add(SECTION, "figures of 1,000 endpoints ÷ their 300 deliveries each, in a bucket of five minutes",
+                       f"CPU {100 * cpu:.2f} %, WAL {100 * wal:.2f} %", "CPU ≤ 1 %", cpu <= 0.01)
         cluster.check()
         cluster.stop()
     finally:
