@@ -46,7 +46,7 @@ PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
 # asked to.  "make WERROR=" builds with a compiler that warns about more.
 WERROR ?= -Werror
 PG_CPPFLAGS = -Isrc -isystem $(shell $(PG_CONFIG) --includedir-server 2>/dev/null)
-PG_CFLAGS = -Wall -Wextra $(WERROR)
+PG_CFLAGS = -Wall -Wextra -Wno-unused-parameter $(WERROR)
 
 # PGXS hands on the flags of the compiler that PostgreSQL was built with.
 ifneq ($(findstring clang,$(CC)),)

@@ -74,7 +74,6 @@ check_allowed_networks(char **newval, void **extra, GucSource source)
 	OutboxNetworks *networks = outbox_guc_alloc(sizeof(OutboxNetworks));
 	char			bad[128];
 
-	(void) source;
 	*extra = networks;
 	if (networks == NULL)
 		return false;
@@ -94,7 +93,6 @@ check_allowed_networks(char **newval, void **extra, GucSource source)
 static void
 assign_allowed_networks(const char *newval, void *extra)
 {
-	(void) newval;
 	outbox_networks = extra;
 }
 
@@ -105,8 +103,6 @@ assign_allowed_networks(const char *newval, void *extra)
 static bool
 check_proxy(char **newval, void **extra, GucSource source)
 {
-	(void) extra;
-	(void) source;
 	return approve(
 		*newval && **newval ? outbox_http_check_proxy(*newval) : NULL,
 		"Write it as http://proxy.example:3128, and a % in a password as %25.");
@@ -118,8 +114,6 @@ check_proxy(char **newval, void **extra, GucSource source)
 static bool
 check_source(char **newval, void **extra, GucSource source)
 {
-	(void) extra;
-	(void) source;
 	return approve(
 		*newval == NULL ||
 				strspn(*newval, LETTERS "-._~:/?#[]@!$&'()*+,;=%") == strlen(*newval) ?
@@ -134,8 +128,6 @@ check_webhook_origin(char **newval, void **extra, GucSource source)
 {
 	size_t len = strlen(*newval);
 
-	(void) extra;
-	(void) source;
 	return approve(len <= 253 && strspn(*newval, LETTERS ".-") == len ?
 					   NULL :
 					   "It is not the name of a host.",
@@ -145,8 +137,6 @@ check_webhook_origin(char **newval, void **extra, GucSource source)
 static bool
 check_sinks(char **newval, void **extra, GucSource source)
 {
-	(void) extra;
-	(void) source;
 	return approve(outbox_sinks_problem(*newval),
 				   "Write a list such as 'webhook, kafka'.");
 }
@@ -163,8 +153,6 @@ path_problem(const char *what, const char *path)
 static bool
 check_secrets_directory(char **newval, void **extra, GucSource source)
 {
-	(void) extra;
-	(void) source;
 	return approve(
 		path_problem("directory", *newval),
 		"Name a directory outside the data directory, by its absolute path. Its files may be used as credentials.");
@@ -178,8 +166,6 @@ check_secrets_directory(char **newval, void **extra, GucSource source)
 static bool
 check_secret_key_file(char **newval, void **extra, GucSource source)
 {
-	(void) extra;
-	(void) source;
 	return approve(
 		loading || InitializingParallelWorker ? NULL : path_problem("file", *newval),
 		"Name a file outside the data directory, by its absolute path. A copy of the data must not include the key.");
@@ -189,8 +175,6 @@ check_secret_key_file(char **newval, void **extra, GucSource source)
 static bool
 check_max_backlog_size(int *newval, void **extra, GucSource source)
 {
-	(void) extra;
-	(void) source;
 	return approve(*newval != 0 ? NULL : "With 0, no event could wait at all.",
 				   "Use at least 1 MB, or -1 for no limit.");
 }

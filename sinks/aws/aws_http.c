@@ -62,8 +62,6 @@ static bool		signals_are_blocked;
 static int
 set_timer(CURLM *m, long ms, void *arg)
 {
-	(void) m;
-	(void) arg;
 	timer_at = ms < 0 ? NEVER : sink_now_ms() + ms;
 	return 0;
 }
@@ -74,7 +72,6 @@ want_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *known)
 	struct epoll_event event;
 	AwsRequest		  *r = NULL;
 
-	(void) arg;
 	memset(&event, 0, sizeof(event));
 	(void) curl_easy_getinfo(easy, CURLINFO_PRIVATE, &r);
 	event.data.u64 = (uint64_t) (r ? r->rest.endpoint : 0) << 32 | (uint32_t) fd;
@@ -126,7 +123,6 @@ open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *address)
 	struct sockaddr_storage copy;
 	int						fd;
 
-	(void) purpose;
 	services.serves(((AwsRequest *) arg)->rest.endpoint);
 	memset(&copy, 0, sizeof(copy));
 	if (address->addrlen > sizeof(copy))
@@ -152,9 +148,6 @@ before_request(void *arg, char *ip, char *local_ip, int port, int local_port)
 	AwsRequest			   *r = arg;
 	struct sockaddr_storage address;
 
-	(void) local_ip;
-	(void) port;
-	(void) local_port;
 	services.serves(r->rest.endpoint);
 	services.rest_begins(&r->rest);
 	memset(&address, 0, sizeof(address));
@@ -178,9 +171,6 @@ before_lookup(void *resolver, void *reserved, void *arg)
 {
 	sigset_t all;
 
-	(void) resolver;
-	(void) reserved;
-	(void) arg;
 	if (!signals_are_blocked)
 	{
 		sigfillset(&all);
@@ -197,7 +187,6 @@ before_handshake(CURL *easy, void *ssl_ctx, void *arg)
 {
 	AwsRequest *r = arg;
 
-	(void) easy;
 	return services.bound_tls(ssl_ctx, false, &r->exceeded) ? CURLE_OK :
 															  CURLE_OUT_OF_MEMORY;
 }
@@ -571,7 +560,6 @@ static bool
 line_is_too_long(const AwsRequest *r, CURLcode code)
 {
 #if LIBCURL_VERSION_NUM >= 0x080600
-	(void) r;
 	return code == CURLE_TOO_LARGE;
 #else
 	return code == CURLE_OUT_OF_MEMORY && r->connected;

@@ -71,7 +71,6 @@ static void
 aws_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 		  const OutboxMessage *m, void *delivery)
 {
-	(void) target;
 	memset(t, 0, sizeof(*t));
 	t->link = link;
 	t->delivery = delivery;

@@ -189,9 +189,6 @@ take_throttle(rd_kafka_t *rk, const char *name, int32_t id, int wait, void *arg)
 {
 	KafkaCluster *c = arg;
 
-	(void) rk;
-	(void) name;
-	(void) id;
 	c->throttled_until = Max(c->throttled_until, sink_now_ms() + wait);
 }
 

@@ -611,7 +611,6 @@ kafka_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 {
 	KafkaCluster *c = link->cluster;
 
-	(void) target;
 	t->link = link;
 	t->cluster = c;
 	t->delivery = delivery;

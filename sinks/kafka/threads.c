@@ -195,8 +195,6 @@ thread_begins(rd_kafka_t *rk, rd_kafka_thread_type_t type, const char *name, voi
 	KafkaCluster *c = arg;
 	bool		  flooded;
 
-	(void) rk;
-	(void) name;
 	services.thread_serves(&c->target.endpoint);
 	(void) setpriority(PRIO_PROCESS, 0,
 					   getpriority(PRIO_PROCESS, getpid()) + THREAD_NICE);
@@ -216,8 +214,6 @@ thread_ends(rd_kafka_t *rk, rd_kafka_thread_type_t type, const char *name, void 
 {
 	KafkaCluster *c = arg;
 
-	(void) rk;
-	(void) name;
 	pthread_mutex_lock(&c->lock);
 	count_thread(c, false);
 	c->threads -= type == RD_KAFKA_THREAD_BROKER;
@@ -241,11 +237,6 @@ request_sent(rd_kafka_t *rk, int sock, const char *name, int32_t id, int16_t req
 	int			  slot = kafka_load_slot(id);
 	int			  wait;
 
-	(void) rk;
-	(void) name;
-	(void) version;
-	(void) number;
-	(void) size;
 	if (request != PRODUCE)
 		return RD_KAFKA_RESP_ERR_NO_ERROR;
 	pthread_mutex_lock(&c->lock);
@@ -268,13 +259,6 @@ request_done(rd_kafka_t *rk, int sock, const char *name, int32_t id, int16_t req
 	int			  slot = kafka_load_slot(id);
 	bool		  too_many;
 
-	(void) rk;
-	(void) sock;
-	(void) name;
-	(void) version;
-	(void) number;
-	(void) size;
-	(void) took;
 	pthread_mutex_lock(&c->lock);
 	too_many = error == RD_KAFKA_RESP_ERR__NOENT && ++c->unasked == UNASKED_MAX;
 	if (request == PRODUCE && c->requests[slot] > 0)
@@ -300,7 +284,6 @@ take_log(const rd_kafka_t *rk, int level, const char *facility, const char *line
 	const char		 *words;
 	const char		 *end;
 
-	(void) level;
 	if (strcmp(facility, "MSGSET") != 0 || (words = strstr(line, before)) == NULL)
 		return;
 	words += strlen("encountered error: ");
@@ -316,9 +299,6 @@ static rd_kafka_resp_err_t
 watch_threads(rd_kafka_t *rk, const rd_kafka_conf_t *conf, void *arg, char *words,
 			  size_t size)
 {
-	(void) conf;
-	(void) words;
-	(void) size;
 	rd_kafka_interceptor_add_on_thread_start(rk, "outbox", thread_begins, arg);
 	rd_kafka_interceptor_add_on_thread_exit(rk, "outbox", thread_ends, arg);
 	rd_kafka_interceptor_add_on_request_sent(rk, "outbox", request_sent, arg);

@@ -260,7 +260,6 @@ emit(FunctionCallInfo fcinfo, OutboxNewEvent *e, const char *function, int optio
 static void
 add_payload_hint(void *arg)
 {
-	(void) arg;
 	if (geterrcode() == ERRCODE_STATEMENT_TOO_COMPLEX)
 		errhint("A payload may have at most %d levels of nested objects and arrays.",
 				OUTBOX_MAX_NESTING);

@@ -40,7 +40,6 @@ static uint64 invalidations;
 static void
 relation_changed(Datum arg, Oid relid)
 {
-	(void) arg;
 	if (OidIsValid(relid) && relid != table)
 		return;
 	outbox_emit_topics_none = false;

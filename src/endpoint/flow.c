@@ -80,7 +80,6 @@ outbox_flow_compare_held(const pairingheap_node *a, const pairingheap_node *b, v
 	int64 x = const_flow_of(a)->order;
 	int64 y = const_flow_of(b)->order;
 
-	(void) arg;
 	return x < y ? 1 : x > y ? -1 : 0;
 }
 

@@ -46,7 +46,6 @@ compare_due(const pairingheap_node *a, const pairingheap_node *b, void *arg)
 	const OutboxRetry *x = pairingheap_const_container(OutboxRetry, node, a);
 	const OutboxRetry *y = pairingheap_const_container(OutboxRetry, node, b);
 
-	(void) arg;
 	if (x->due != y->due)
 		return x->due < y->due ? 1 : -1;
 	return x->seq < y->seq ? 1 : -1;

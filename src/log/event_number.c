@@ -204,7 +204,6 @@ OUTBOX_FUNCTION(outbox_column_seq_1_0, 0)
 	int64	   seq;
 
 	/* Called by hand, this call may be the first that waits for the lock. */
-	(void) fcinfo;
 	relation_close(outbox_log_table_open(sequence, RowExclusiveLock), NoLock);
 	seq = outbox_number_draw();
 	if (drawn_by != GetTopTransactionIdIfAny())

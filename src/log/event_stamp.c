@@ -105,7 +105,6 @@ relation_changed(Datum arg, Oid relid)
 		relid == log_tables.seq || relid == log_tables.origins ||
 		relid == log_tables.scheduled;
 
-	(void) arg;
 	for (int i = 0; i < OUTBOX_LOG_PIECES; i++)
 		ours |= relid == log_tables.pieces[i];
 	if (ours)
@@ -475,7 +474,6 @@ outbox_make_id(TimestampTz now, pg_uuid_t *id)
 
 OUTBOX_FUNCTION(outbox_column_piece_1_0, 0)
 {
-	(void) fcinfo;
 	PG_RETURN_INT16(outbox_current_piece());
 }
 
@@ -491,7 +489,6 @@ outbox_headers_or_null(Jsonb *headers)
 
 OUTBOX_FUNCTION(outbox_column_epoch_1_0, 0)
 {
-	(void) fcinfo;
 	PG_RETURN_INT64(outbox_current_epoch());
 }
 
@@ -510,7 +507,6 @@ OUTBOX_FUNCTION(outbox_column_id_1_0, 0)
 {
 	pg_uuid_t *id = palloc(sizeof(pg_uuid_t));
 
-	(void) fcinfo;
 	outbox_make_id(GetCurrentTimestamp(), id);
 	PG_RETURN_UUID_P(id);
 }

@@ -155,7 +155,6 @@ take_whole(void *arg, void *wanted, OutboxEvent *event)
 {
 	Whole *w = arg;
 
-	(void) wanted;
 	if (memcmp(&event->id, &w->part->id, sizeof(event->id)) != 0)
 		return;
 	w->event = event;

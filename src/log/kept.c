@@ -328,7 +328,6 @@ outbox_kept_tidy(void *unused)
 	TimestampTz begun = GetCurrentTimestamp();
 	int64		last;
 
-	(void) unused;
 	Assert(!copying);
 	notice_released(begun);
 	if (!outbox_txn_begin(true))

@@ -190,7 +190,6 @@ OUTBOX_FUNCTION(outbox_log_owner_1_0, 0)
 	int64		 epoch;
 	bool		 zero;
 
-	(void) fcinfo;
 	SPI_connect();
 	origin = outbox_origin(&epoch, &zero, true);
 	SPI_finish();

@@ -102,7 +102,6 @@ outbox_reserve_fill(void *unused)
 	Relation reserve;
 	int		 missing;
 
-	(void) unused;
 	if (!outbox_txn_begin(true))
 		return;
 	reserve = open_reserve(ShareUpdateExclusiveLock);
@@ -129,7 +128,6 @@ outbox_reserve_fill(void *unused)
  */
 OUTBOX_FUNCTION(outbox_make_room_1_0, 0)
 {
-	(void) fcinfo;
 	(void) outbox_reserve_give_up(false);
 	PG_RETURN_VOID();
 }

@@ -425,7 +425,6 @@ run_events(void *done)
 static void
 copy_kept(void *arg)
 {
-	(void) arg;
 	outbox_kept_copy(next_piece(events_piece));
 }
 

@@ -118,7 +118,6 @@ outbox_standbys_check(char **newval, void **extra, GucSource source)
 	const char *complaint;
 	bool		fine;
 
-	(void) source;
 	if (w == NULL)
 		return false;
 	memset(w, 0, sizeof(Wanted));
@@ -139,7 +138,6 @@ outbox_standbys_check(char **newval, void **extra, GucSource source)
 void
 outbox_standbys_assign(const char *newval, void *extra)
 {
-	(void) newval;
 	wanted = extra != NULL && ((Wanted *) extra)->count > 0 ? extra : NULL;
 	identified_at = 0;
 }

@@ -204,7 +204,6 @@ outbox_session_sigterm(SIGNAL_ARGS)
 {
 	int save_errno = errno;
 
-	(void) postgres_signal_arg;
 	if (in_transaction)
 	{
 		InterruptPending = true;

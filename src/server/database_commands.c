@@ -61,7 +61,6 @@ static ProcessUtility_hook_type previous_utility = NULL;
 static void
 at_transaction_end(XactEvent event, void *arg)
 {
-	(void) arg;
 	if (holds == NULL ||
 		(event != XACT_EVENT_COMMIT && event != XACT_EVENT_ABORT &&
 		 event != XACT_EVENT_PREPARE))

@@ -379,8 +379,6 @@ run_once(void)
 static void
 launcher_gone(int code, Datum arg)
 {
-	(void) code;
-	(void) arg;
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
 	if (outbox_shared->launcher_pid == MyProcPid)
 	{
@@ -404,7 +402,6 @@ become_launcher(void)
 void
 outbox_launcher_main(Datum arg)
 {
-	(void) arg;
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();

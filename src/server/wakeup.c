@@ -78,7 +78,6 @@ at_transaction_end(XactEvent event, void *arg)
 {
 	OutboxMarks rung = marks;
 
-	(void) arg;
 	switch (event)
 	{
 		case XACT_EVENT_COMMIT:
@@ -167,7 +166,6 @@ outbox_mark_databases(void)
 /* outbox.wake_launcher(): the last command of the install script. */
 OUTBOX_FUNCTION(outbox_wake_launcher_1_0, 0)
 {
-	(void) fcinfo;
 	if (outbox_shared == NULL)
 		ereport(WARNING,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -181,6 +179,5 @@ OUTBOX_FUNCTION(outbox_wake_launcher_1_0, 0)
 /* outbox.preloaded() */
 OUTBOX_FUNCTION(outbox_preloaded_1_0, 0)
 {
-	(void) fcinfo;
 	PG_RETURN_BOOL(outbox_shared != NULL);
 }

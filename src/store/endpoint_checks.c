@@ -213,7 +213,6 @@ OUTBOX_FUNCTION(outbox_wake_workers_1_0, 0)
 {
 	OutboxDatabase *db = outbox_database_slot(MyDatabaseId, false);
 
-	(void) fcinfo;
 	outbox_mark_changed();
 
 	/*

@@ -68,7 +68,6 @@ emit(const char *topic, const char *payload)
 static void
 write_notices(void *arg)
 {
-	(void) arg;
 	for (int i = 0; i < nnotices; i++)
 	{
 		outbox_query("INSERT INTO outbox.events (topic, payload)"

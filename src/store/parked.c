@@ -42,7 +42,6 @@ take_loaded(void *arg, void *wanted, OutboxEvent *event)
 {
 	Loading *l = arg;
 
-	(void) wanted;
 	for (int i = 0; i < l->n; i++)
 		if (l->rows[i].seq == event->seq && l->rows[i].event == NULL)
 		{

@@ -307,7 +307,6 @@ take_pending(void *arg, void *wanted, OutboxEvent *event)
 {
 	Pending *p = arg;
 
-	(void) wanted;
 	if (event->forgotten)
 	{
 		p->nforgotten++;

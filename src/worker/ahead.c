@@ -49,7 +49,6 @@ look_at(void *arg, const char *topic, size_t len, OutboxRow *row)
 {
 	OutboxSubscribers *s = outbox_subscribers_of(topic, len, row);
 
-	(void) arg;
 	for (int i = 0; i < s->n; i++)
 		if (s->endpoints[i]->tenant)
 			leave_head(s->endpoints[i]);

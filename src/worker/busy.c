@@ -32,7 +32,6 @@ compare_time(const pairingheap_node *a, const pairingheap_node *b, void *arg)
 	const OutboxEndpoint *y = pairingheap_const_container(OutboxEndpoint,
 														  member.waiting_node, b);
 
-	(void) arg;
 	return x->member.waits_until == y->member.waits_until ? 0 :
 		x->member.waits_until < y->member.waits_until	  ? 1 :
 															-1;

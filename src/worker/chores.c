@@ -133,7 +133,6 @@ bring_followers(void *arg)
 static void
 compact_positions(void *arg)
 {
-	(void) arg;
 	(void) outbox_positions_compact();
 }
 
@@ -208,7 +207,6 @@ database_due(void)
 static void
 take_database(void *arg)
 {
-	(void) arg;
 	outbox_txn_begin_step();
 	outbox_retention_init(db);
 	outbox_positions_in_use(db);

@@ -84,7 +84,6 @@ head_wants(void *arg, const char *name, size_t len, OutboxRow *row)
 	bool			   attached = false;
 	bool			   wanted = s->nothers > 0; /* their filters are not evaluated here */
 
-	(void) arg;
 	for (int i = 0; i < s->n; i++)
 	{
 		OutboxEndpoint *ep = s->endpoints[i];
@@ -123,7 +122,6 @@ head_takes(void *arg, void *wanted, OutboxEvent *event)
 {
 	OutboxSubscribers *s = wanted;
 
-	(void) arg;
 	for (int i = 0; i < s->n; i++)
 	{
 		OutboxEndpoint *ep = s->endpoints[i];

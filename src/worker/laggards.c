@@ -475,7 +475,6 @@ takes(void *arg, void *wanted, OutboxEvent *event)
 {
 	Pages *pages = arg;
 
-	(void) wanted;
 	for (int i = 0; i < pages->nwanted; i++)
 	{
 		const Wanted   *w = &pages->wanted[i];

@@ -174,7 +174,6 @@ replay_takes(void *arg, void *wanted, OutboxEvent *event)
 {
 	ReplayPage *page = arg;
 
-	(void) wanted;
 	if (event->created_at >= page->from_time && event->created_at <= page->to_time)
 		page->seqs[page->n++] = event->seq;
 }
@@ -349,7 +348,6 @@ outbox_replays_run(void *now)
 {
 	TimestampTz begun = GetCurrentTimestamp();
 
-	(void) now;
 	outbox_txn_begin_step();
 	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_EVENTS_2);
 	if (outbox_loop.replays_changed)

@@ -199,7 +199,6 @@ interrupted_at(const ucontext_t *context)
 	return (Range){(uintptr_t) context->uc_mcontext.pc,
 				   (uintptr_t) context->uc_mcontext.sp};
 #else
-	(void) context;
 	return (Range){0, 0};
 #endif
 }
@@ -244,8 +243,6 @@ tick(int signo, siginfo_t *info, void *context)
 	static int	  ticks; /* since it was seen first */
 	int			  save_errno = errno;
 
-	(void) signo;
-	(void) info;
 	if (outbox_watchdog.crashed)
 	{
 		/* The loop ends the process, or a call that may wait for that thread is left. */
@@ -296,7 +293,6 @@ outbox_watchdog_thread_serves(const volatile int32_t *endpoint)
 static void
 crash(int signo, siginfo_t *info, void *context)
 {
-	(void) context;
 	if (thread_endpoint == NULL ||
 		(signo == SIGABRT ?
 			 info->si_code != SI_TKILL || info->si_pid != getpid() :
@@ -352,7 +348,6 @@ outbox_watchdog_end(uint64 tenant)
 static void
 end_with_libraries(int code, Datum arg)
 {
-	(void) arg;
 	_exit(code);
 }
 
@@ -365,7 +360,6 @@ note_object(struct dl_phdr_info *object, size_t size, void *arg)
 	const void *const *inside = arg;
 	bool			   noted = false;
 
-	(void) size;
 	for (int k = 0; inside[k] && !noted; k++)
 		for (int i = 0; i < object->dlpi_phnum; i++)
 		{

@@ -602,7 +602,6 @@ loop(void)
 static void
 name_worker(void *arg)
 {
-	(void) arg;
 	errcontext("outbox worker %d of database \"%s\"", (int) (self - db->workers) + 1,
 			   outbox_session_database());
 }

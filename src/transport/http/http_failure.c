@@ -98,7 +98,6 @@ static bool
 line_is_too_long(const OutboxTransfer *t, CURLcode code)
 {
 #if LIBCURL_VERSION_NUM >= 0x080600
-	(void) t;
 	return code == CURLE_TOO_LARGE;
 #else
 	return code == CURLE_OUT_OF_MEMORY && t->connected;

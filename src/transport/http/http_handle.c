@@ -53,7 +53,6 @@ open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *address)
 	OutboxTransfer *t = arg;
 	int				fd;
 
-	(void) purpose;
 	outbox_http_serves(t->rest.endpoint);
 	/* The superuser has chosen the proxy's own address. */
 	if (!outbox_http_is_proxied(t) && !address_is_allowed(t, &address->addr))
@@ -87,8 +86,6 @@ before_lookup(void *resolver, void *reserved, void *arg)
 	OutboxTransfer *t = arg;
 	bool			proxied = outbox_http_is_proxied(t);
 
-	(void) resolver;
-	(void) reserved;
 	return (proxied ? outbox_http_config.proxy_host : t->lookup_host)[0] != '\0';
 }
 
@@ -103,9 +100,6 @@ before_request(void *arg, char *ip, char *local_ip, int port, int local_port)
 {
 	OutboxTransfer *t = arg;
 
-	(void) local_ip;
-	(void) port;
-	(void) local_port;
 	outbox_http_serves(t->rest.endpoint);
 	outbox_http_rest_begins(&t->rest);
 	t->connected = true;
@@ -210,7 +204,6 @@ before_handshake(CURL *easy, void *ssl_ctx, void *arg)
 {
 	OutboxTransfer *t = arg;
 
-	(void) easy;
 	return outbox_http_bound_tls(ssl_ctx, t->set_version == CURL_HTTP_VERSION_2TLS,
 								 &t->exceeded) ?
 		CURLE_OK :

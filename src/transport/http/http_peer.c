@@ -97,7 +97,6 @@ on_message(int sent, int version, int type, const void *data, size_t len, SSL *s
 	TlsPeer				*peer = arg;
 	const unsigned char *header = data;
 
-	(void) version;
 	if (sent && type == SSL3_RT_HANDSHAKE && len > 0 && header[0] == SSL3_MT_FINISHED)
 		peer->why = NULL;
 	if (sent || peer->ended)

@@ -41,7 +41,6 @@ set_timer(CURLM *m, long ms, void *arg)
 {
 	OutboxHttpPool *pool = arg;
 
-	(void) m;
 	pool->timer_at = ms < 0 ? OUTBOX_HTTP_NEVER : ms == 0 ? 0 : outbox_http_now() + ms;
 	return 0;
 }

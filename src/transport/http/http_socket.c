@@ -84,7 +84,6 @@ outbox_http_close_socket(void *arg, curl_socket_t fd)
 {
 	int spare = dup(fd);
 
-	(void) arg;
 	outbox_http_lacks_files = spare < 0;
 	if (spare >= 0)
 		close(spare);
@@ -133,7 +132,6 @@ want_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *socket_arg)
 	unsigned char	wanted = 0;
 	OutboxTransfer *t = NULL;
 
-	(void) socket_arg;
 	(void) curl_easy_getinfo(easy, CURLINFO_PRIVATE, &t);
 	/* A request that rests still uses its socket. */
 	if (what == CURL_POLL_REMOVE && !(t && t->rest.paused))
