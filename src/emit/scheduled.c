@@ -2,7 +2,7 @@
  * scheduled.c
  *	  Owns outbox.scheduled: moves its events into the log when they are due.
  *
- * emit() writes the rows, and lowers db->due_at at commit to the earliest of them.  So
+ * emit() writes the rows, and lowers outbox_db->due_at at commit to the earliest of them.  So
  * the table is read only when something is due, however many events wait and however
  * many are added.  Rows that no commit announces are found by a read every
  * outbox.wakeup_interval.  Such are the rows of a restore, and rows that failed and
@@ -42,7 +42,6 @@
  */
 #define READ_REST_FACTOR 100
 
-static OutboxDatabase *db;
 
 /*
  * The first row that is left.  The rows before it have been moved.  The index may
@@ -91,12 +90,11 @@ enum
 };
 
 void
-outbox_scheduled_init(OutboxDatabase *database, int64 epoch, bool zero)
+outbox_scheduled_init(int64 epoch, bool zero)
 {
 	Datum		  values[2] = {Int64GetDatum(epoch), Int64GetDatum(0)};
 	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
 
-	db = database;
 	epochs = PointerGetDatum(construct_array(values, zero ? 2 : 1, INT8OID, sizeof(int64),
 											 FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
 	MemoryContextSwitchTo(old);
@@ -118,7 +116,7 @@ outbox_scheduled_failed(void)
 TimestampTz
 outbox_scheduled_next_time(void)
 {
-	TimestampTz due = (TimestampTz) pg_atomic_read_u64(&db->due_at);
+	TimestampTz due = (TimestampTz) pg_atomic_read_u64(&outbox_db->due_at);
 
 	return Max(Min(due, look_at), again_at);
 }
@@ -379,7 +377,7 @@ outbox_scheduled_step(void *arg)
 	 * Reset before the statement's snapshot.  A transaction that commits after that
 	 * lowers it again.
 	 */
-	due = (TimestampTz) pg_atomic_exchange_u64(&db->due_at, DT_NOEND);
+	due = (TimestampTz) pg_atomic_exchange_u64(&outbox_db->due_at, DT_NOEND);
 	if (due == DT_NOBEGIN)
 	{
 		/* Of which time is not known, and a look may pass over many dead rows. */
@@ -401,7 +399,7 @@ outbox_scheduled_step(void *arg)
 	outbox_txn_commit();
 	OUTBOX_CRASH_POINT("schedule.committed");
 
-	outbox_lower_due_at(db, first_time);
+	outbox_lower_due_at(outbox_db, first_time);
 	if (stuck)
 		again_at = now + OUTBOX_RETRY_LOCKS_AFTER;
 	if (look)

@@ -8,7 +8,7 @@
 #include "server/shmem.h"
 
 /* Sets the epochs of this log.  'zero': epoch 0 belongs to it, too. */
-extern void outbox_scheduled_init(OutboxDatabase *db, int64 epoch, bool zero);
+extern void outbox_scheduled_init(int64 epoch, bool zero);
 
 /* Called when this worker takes the share of the database: the whole table is read. */
 extern void outbox_scheduled_begin(void);

@@ -55,7 +55,6 @@
 /* Wait after a lock was not free (µs). */
 #define AGAIN_AFTER (200 * 1000)
 
-static OutboxDatabase *db;
 static bool			   copying; /* slices were copied, and the piece is not emptied */
 /* Events up to this number are copied.  The copy ends at 'upto'. */
 static int64	   copied;
@@ -65,9 +64,8 @@ static TimestampTz tidy_at = DT_NOEND;
 static int64	   tidied; /* up to this number, copies were checked */
 
 void
-outbox_kept_init(OutboxDatabase *database)
+outbox_kept_init(void)
 {
-	db = database;
 	copying = false;
 	copy_at = tidy_at = DT_NOEND;
 	tidied = 0;
@@ -220,7 +218,7 @@ outbox_kept_copy_rest(int piece)
 			from = copy_slice(piece, from);
 		complete = from >= upto;
 	}
-	pg_atomic_write_u64(&db->keep_upto, complete ? 0 : upto);
+	pg_atomic_write_u64(&outbox_db->keep_upto, complete ? 0 : upto);
 	if (complete)
 		return true;
 	outbox_txn_commit();
@@ -285,8 +283,8 @@ outbox_kept_emptied(void)
 void
 outbox_kept_released(void)
 {
-	pg_atomic_write_u32(&db->released, 1);
-	outbox_workers_wake(db, true);
+	pg_atomic_write_u32(&outbox_db->released, 1);
+	outbox_workers_wake(outbox_db, true);
 }
 
 /* After an error, copying may begin before all is removed. */
@@ -295,14 +293,16 @@ outbox_kept_tidy_time(void)
 {
 	if (copying)
 		return DT_NOEND;
-	return outbox_serves_database() && pg_atomic_read_u32(&db->released) ? 0 : tidy_at;
+	return outbox_serves_database() && pg_atomic_read_u32(&outbox_db->released) ?
+		0 :
+		tidy_at;
 }
 
 /* All copies are examined again if rows were deleted since the last slice. */
 static void
 notice_released(TimestampTz now)
 {
-	if (pg_atomic_exchange_u32(&db->released, 0) == 0)
+	if (pg_atomic_exchange_u32(&outbox_db->released, 0) == 0)
 		return;
 	tidied = 0;
 	tidy_at = now;

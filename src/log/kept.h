@@ -12,7 +12,7 @@
 #include "server/shmem.h"
 
 /* Forgets how far the copying and the removing had come. */
-extern void outbox_kept_init(OutboxDatabase *db);
+extern void outbox_kept_init(void);
 
 /*
  * Must be called in a transaction that excludes all others that park deliveries or

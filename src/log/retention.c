@@ -30,7 +30,6 @@
 #include "log/transaction.h"
 #include "server/subscription.h"
 
-static OutboxDatabase *db;
 static int			   events_piece;
 static int			   attempts_piece;
 static TimestampTz	   events_since;
@@ -98,13 +97,12 @@ outbox_retention_configure(void)
 }
 
 void
-outbox_retention_init(OutboxDatabase *database)
+outbox_retention_init(void)
 {
 	TimestampTz now = GetCurrentTimestamp();
 
-	db = database;
 	ahead = false;
-	outbox_kept_init(database);
+	outbox_kept_init();
 	outbox_retention_configure();
 	execute("SELECT log, piece, since FROM outbox.pieces");
 	for (uint64 i = 0; i < SPI_processed; i++)
@@ -133,8 +131,8 @@ outbox_retention_init(OutboxDatabase *database)
 			attempts_since = since;
 		}
 	}
-	pg_atomic_write_u32(&db->piece, events_piece);
-	pg_atomic_write_u32(&db->attempts_piece, attempts_piece);
+	pg_atomic_write_u32(&outbox_db->piece, events_piece);
+	pg_atomic_write_u32(&outbox_db->attempts_piece, attempts_piece);
 	retry_at = now;
 }
 
@@ -272,8 +270,8 @@ ask_to_pass(int piece, int64 beyond)
 			 piece);
 	outbox_query(sql, arg_int8(beyond));
 	upto = row_int8(fetch_row(0), 0);
-	if (upto != (int64) pg_atomic_exchange_u64(&db->due_upto, (uint64) upto))
-		outbox_workers_wake(db, true);
+	if (upto != (int64) pg_atomic_exchange_u64(&outbox_db->due_upto, (uint64) upto))
+		outbox_workers_wake(outbox_db, true);
 }
 
 /* Looks without a lock.  Returns true if no endpoint needs the piece. */
@@ -281,7 +279,7 @@ static bool
 is_passed(int piece)
 {
 	int64 beyond;
-	int64 upto = (int64) pg_atomic_read_u64(&db->due_upto);
+	int64 upto = (int64) pg_atomic_read_u64(&outbox_db->due_upto);
 	bool  passed;
 
 	if (!outbox_txn_begin(true))
@@ -332,8 +330,8 @@ rotate_events(void)
 
 	events_piece = next;
 	events_since = GetCurrentTimestamp();
-	pg_atomic_write_u32(&db->piece, next);
-	pg_atomic_write_u64(&db->due_upto, 0);
+	pg_atomic_write_u32(&outbox_db->piece, next);
+	pg_atomic_write_u64(&outbox_db->due_upto, 0);
 	outbox_kept_emptied();
 	return true;
 }
@@ -361,7 +359,7 @@ rotate_attempts(void)
 	OUTBOX_CRASH_POINT("attempts.committed");
 
 	attempts_piece = next;
-	pg_atomic_write_u32(&db->attempts_piece, next);
+	pg_atomic_write_u32(&outbox_db->attempts_piece, next);
 	attempts_since = GetCurrentTimestamp();
 	return true;
 }
@@ -460,7 +458,7 @@ outbox_retention_run(void)
 		int64 wait = Min(RETRY_AFTER,
 						 (int64) outbox_retention_of_events() * USECS_PER_SEC / 10);
 
-		if (locked_out && db->nworkers > 1)
+		if (locked_out && outbox_db->nworkers > 1)
 			wait = Min(wait, LOOK_AGAIN_SOON);
 		retry_at = now + Max(wait, 100 * 1000);
 	}

@@ -11,7 +11,7 @@
  * The first reads outbox.pieces and outbox.retention_here, the second only the latter.
  * Both need a transaction.
  */
-extern void outbox_retention_init(OutboxDatabase *db);
+extern void outbox_retention_init(void);
 extern void outbox_retention_configure(void);
 
 /* s: how long this database keeps events. */

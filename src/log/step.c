@@ -69,9 +69,6 @@ static const char *const step_names[OUTBOX_STEPS] = {
 };
 
 static MemoryContext step_cxt;
-static Oid			 dboid;
-static int			 worker;
-static OutboxWorker *self;
 static OutboxHold	*holds;
 static int			 nholds;
 static int			 max_holds;
@@ -135,8 +132,8 @@ add(OutboxStep step, int32 endpoint_id)
 	}
 	hold = &holds[nholds++];
 	memset(hold, 0, sizeof(OutboxHold));
-	hold->dboid = dboid;
-	hold->worker = worker;
+	hold->dboid = outbox_db->dboid;
+	hold->worker = outbox_worker_number;
 	hold->step = step;
 	hold->endpoint_id = endpoint_id;
 	hold->since = GetCurrentTimestamp();
@@ -161,7 +158,8 @@ find_stuck(int32 endpoint_id, uint64 tenant)
 	{
 		OutboxHold *h = &outbox_shared->holds[i];
 
-		if (h->dboid == dboid && h->step == OUTBOX_STEP_SEND && h->tenant == tenant &&
+		if (h->dboid == outbox_db->dboid && h->step == OUTBOX_STEP_SEND &&
+			h->tenant == tenant &&
 			(tenant != 0 || h->endpoint_id == endpoint_id))
 			return h;
 	}
@@ -176,7 +174,7 @@ outbox_step_stuck(int32 endpoint_id, uint64 tenant)
 	OutboxHold *h = NULL;
 
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
-	self->stuck_for = endpoint_id != 0 ? endpoint_id : -1;
+	outbox_self->stuck_for = endpoint_id != 0 ? endpoint_id : -1;
 	if (endpoint_id != 0)
 		h = find_stuck(endpoint_id, tenant);
 	for (int i = 0; i < OUTBOX_MAX_HOLDS && endpoint_id != 0 && h == NULL; i++)
@@ -186,7 +184,7 @@ outbox_step_stuck(int32 endpoint_id, uint64 tenant)
 	if (h && (!OidIsValid(h->dboid) || is_forgotten(h, now)))
 	{
 		memset(h, 0, sizeof(OutboxHold));
-		h->dboid = dboid;
+		h->dboid = outbox_db->dboid;
 		h->step = OUTBOX_STEP_SEND;
 		h->endpoint_id = endpoint_id;
 		h->tenant = tenant;
@@ -199,10 +197,10 @@ outbox_step_stuck(int32 endpoint_id, uint64 tenant)
 	{
 		h->all = h->all || h->endpoint_id != endpoint_id;
 		h->endpoint_id = endpoint_id;
-		h->worker = worker;
+		h->worker = outbox_worker_number;
 		h->next_try_at = now + Min(FIRST_STUCK << Min(h->failures, 16), LONGEST_STUCK);
 		h->failures++;
-		self->exited_cleanly = true; /* the next process does not meet it */
+		outbox_self->exited_cleanly = true; /* the next process does not meet it */
 	}
 	LWLockRelease(outbox_shared->lock);
 }
@@ -248,7 +246,7 @@ retry_stuck(TimestampTz now)
 	{
 		OutboxHold *h = &outbox_shared->holds[i];
 
-		if (h->dboid == dboid && h->step == OUTBOX_STEP_SEND)
+		if (h->dboid == outbox_db->dboid && h->step == OUTBOX_STEP_SEND)
 			h->next_try_at = Min(h->next_try_at, now);
 	}
 	LWLockRelease(outbox_shared->lock);
@@ -260,21 +258,19 @@ retry_stuck(TimestampTz now)
  * endpoint.  No hold lasts longer than LONGEST_HOLD, even if the clock was changed.
  */
 void
-outbox_step_init(OutboxDatabase *db, int number)
+outbox_step_init(void)
 {
 	TimestampTz latest = GetCurrentTimestamp() + LONGEST_HOLD;
 
 	step_cxt = AllocSetContextCreate(TopMemoryContext, "outbox steps",
 									 ALLOCSET_SMALL_SIZES);
-	dboid = db->dboid;
-	worker = number;
-	self = &db->workers[number];
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < OUTBOX_MAX_HOLDS; i++)
 	{
 		OutboxHold *h = &outbox_shared->holds[i];
 
-		if (h->dboid != dboid || h->worker != worker || h->step == OUTBOX_STEP_SEND)
+		if (h->dboid != outbox_db->dboid || h->worker != outbox_worker_number ||
+			h->step == OUTBOX_STEP_SEND)
 			continue;
 		if (h->endpoint_id == 0)
 		{

@@ -24,7 +24,7 @@ typedef void (*OutboxStepBody)(void *arg);
  * Called when a worker starts.  Steps that its former process had on hold are still on
  * hold.
  */
-extern void outbox_step_init(OutboxDatabase *db, int worker);
+extern void outbox_step_init(void);
 
 /*
  * Runs the body unless the step is on hold.  Puts the step on hold if the body fails.

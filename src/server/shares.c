@@ -11,7 +11,6 @@
 
 #include "server/shares.h"
 
-static OutboxDatabase *db;	 /* that of this worker */
 static int			   me;	 /* this worker's index + 1 */
 static uint64		   seen; /* shares_changed when this worker last read the shares */
 static bool			   served[OUTBOX_SHARES];
@@ -145,13 +144,12 @@ outbox_shares_exit(OutboxDatabase *d, int worker)
 /* --------------------------------------------------------- in the worker */
 
 void
-outbox_shares_join(OutboxDatabase *database, int worker)
+outbox_shares_join(void)
 {
-	db = database;
-	me = worker + 1;
+	me = outbox_worker_number + 1;
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
-	db->workers[worker].serves = true;
-	distribute(db);
+	outbox_self->serves = true;
+	distribute(outbox_db);
 	LWLockRelease(outbox_shared->lock);
 
 	/* Now that one worker serves, the launcher may start more. */
@@ -161,7 +159,7 @@ outbox_shares_join(OutboxDatabase *database, int worker)
 bool
 outbox_shares_changed(void)
 {
-	return pg_atomic_read_u64(&db->shares_changed) != seen;
+	return pg_atomic_read_u64(&outbox_db->shares_changed) != seen;
 }
 
 OutboxSharesChange
@@ -170,18 +168,18 @@ outbox_shares_update(void)
 	OutboxSharesChange news = {0};
 
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
-	seen = pg_atomic_read_u64(&db->shares_changed);
+	seen = pg_atomic_read_u64(&outbox_db->shares_changed);
 	for (int s = 0; s < OUTBOX_SHARES; s++)
 	{
-		if (db->owner[s] == 0 && db->wanted[s] == me)
+		if (outbox_db->owner[s] == 0 && outbox_db->wanted[s] == me)
 		{
-			db->owner[s] = me;
+			outbox_db->owner[s] = me;
 			served[s] = true;
 			nserved++;
 			news.taken = true;
 			news.database = news.database || s == OUTBOX_SHARE_DATABASE;
 		}
-		else if (served[s] && db->wanted[s] != me)
+		else if (served[s] && outbox_db->wanted[s] != me)
 		{
 			served[s] = false;
 			nserved--;
@@ -190,7 +188,7 @@ outbox_shares_update(void)
 			news.leaving = true;
 		}
 	}
-	news.retired = db->workers[me - 1].retiring && nserved + nleaving == 0;
+	news.retired = outbox_self->retiring && nserved + nleaving == 0;
 	LWLockRelease(outbox_shared->lock);
 	return news;
 }
@@ -244,14 +242,14 @@ outbox_shares_give_back(const bool *in_use)
 	{
 		if (!leaving[s] || in_use[s])
 			continue;
-		Assert(db->owner[s] == me);
-		db->owner[s] = 0;
+		Assert(outbox_db->owner[s] == me);
+		outbox_db->owner[s] = 0;
 		leaving[s] = false;
 		nleaving--;
 		given = true;
 	}
 	if (given)
-		wake_to_read_shares(db);
+		wake_to_read_shares(outbox_db);
 	LWLockRelease(outbox_shared->lock);
 }
 
@@ -262,10 +260,10 @@ outbox_shares_weigh(const uint16 *weight)
 	for (int s = 1; s < OUTBOX_SHARES; s++)
 	{
 		/* A share that gets its first endpoint may go to any worker. */
-		if (db->weight[s] == 0 && weight[s] > 0)
-			db->wanted[s] = 0;
-		db->weight[s] = weight[s];
+		if (outbox_db->weight[s] == 0 && weight[s] > 0)
+			outbox_db->wanted[s] = 0;
+		outbox_db->weight[s] = weight[s];
 	}
-	distribute(db);
+	distribute(outbox_db);
 	LWLockRelease(outbox_shared->lock);
 }

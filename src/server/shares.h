@@ -40,7 +40,7 @@ extern void outbox_shares_exit(OutboxDatabase *db, int worker);
 /* ------------------------------------------------- to be called in the worker */
 
 /* From now on this process takes shares. */
-extern void outbox_shares_join(OutboxDatabase *db, int worker);
+extern void outbox_shares_join(void);
 
 /* The changes that outbox_shares_update() found and made. */
 typedef struct OutboxSharesChange

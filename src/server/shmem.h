@@ -345,6 +345,11 @@ extern OutboxShared *outbox_shared;
 
 extern void outbox_shmem_init(void); /* called from _PG_init: sets hooks */
 
+/* The slot of this worker, of its database, and the number of the worker there, from 0. */
+extern OutboxWorker	  *outbox_self;
+extern OutboxDatabase *outbox_db;
+#define outbox_worker_number ((int) (outbox_self - outbox_db->workers))
+
 /*
  * The slot of a database.  Claims a free one if 'create'.  NULL if there is none, or
  * no shared memory.  The result for MyDatabaseId is cached.

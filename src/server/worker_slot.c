@@ -22,21 +22,16 @@
 #include "server/shares.h"
 #include "server/worker_slot.h"
 
-/* The slot of this process, and the number of its start. */
-static OutboxWorker *mine;
-static uint64		 my_generation;
+OutboxWorker   *outbox_self;
+OutboxDatabase *outbox_db;
+
+static uint64 my_generation; /* the number of this process's start */
 
 /* True if the slot is still this process's.  The lock is held. */
 static bool
 is_mine(void)
 {
-	return mine->generation == my_generation && mine->pid == MyProcPid;
-}
-
-static int
-my_index(const OutboxDatabase *db)
-{
-	return (int) (mine - db->workers);
+	return outbox_self->generation == my_generation && outbox_self->pid == MyProcPid;
 }
 
 /*
@@ -46,70 +41,69 @@ my_index(const OutboxDatabase *db)
 static void
 leave(int code, Datum arg)
 {
-	OutboxDatabase *db = (OutboxDatabase *) DatumGetPointer(arg);
-
+	(void) arg;
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
 	if (is_mine())
 	{
-		mine->pid = 0;
-		mine->latch = NULL;
-		mine->state = OUTBOX_WORKER_NONE;
-		mine->exited = true;
-		mine->exited_cleanly = mine->exited_cleanly || code == 0 || db->holds > 0 ||
-			ShutdownRequestPending;
-		pg_atomic_write_u64(&mine->in_flight, 0);
-		pg_atomic_write_u64(&mine->seen_changes, 0);
-		pg_atomic_write_u64(&mine->memory, 0);
-		pg_atomic_write_u64(&mine->resident, 0);
-		pg_atomic_write_u64(&mine->bound, 0);
-		pg_atomic_write_u64(&mine->endpoints, 0);
-		outbox_shares_exit(db, my_index(db));
+		outbox_self->pid = 0;
+		outbox_self->latch = NULL;
+		outbox_self->state = OUTBOX_WORKER_NONE;
+		outbox_self->exited = true;
+		outbox_self->exited_cleanly = outbox_self->exited_cleanly || code == 0 ||
+			outbox_db->holds > 0 || ShutdownRequestPending;
+		pg_atomic_write_u64(&outbox_self->in_flight, 0);
+		pg_atomic_write_u64(&outbox_self->seen_changes, 0);
+		pg_atomic_write_u64(&outbox_self->memory, 0);
+		pg_atomic_write_u64(&outbox_self->resident, 0);
+		pg_atomic_write_u64(&outbox_self->bound, 0);
+		pg_atomic_write_u64(&outbox_self->endpoints, 0);
+		outbox_shares_exit(outbox_db, outbox_worker_number);
 	}
 	LWLockRelease(outbox_shared->lock);
 	outbox_launcher_wake();
 }
 
 static bool
-is_alone(const OutboxDatabase *db)
+is_alone(void)
 {
 	for (int w = 0; w < OUTBOX_MAX_WORKERS; w++)
-		if (db->workers[w].pid != 0)
+		if (outbox_db->workers[w].pid != 0)
 			return false;
 	return true;
 }
 
-OutboxWorker *
-outbox_worker_slot_attach(OutboxDatabase *db, int worker)
+void
+outbox_worker_slot_attach(int database, int worker)
 {
 	bool wanted;
 
-	mine = &db->workers[worker];
+	outbox_db = &outbox_shared->databases[database];
+	outbox_self = &outbox_db->workers[worker];
 	memcpy(&my_generation, MyBgworkerEntry->bgw_extra, sizeof(my_generation));
-	on_shmem_exit(leave, PointerGetDatum(db));
+	on_shmem_exit(leave, (Datum) 0);
 
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
-	wanted = mine->generation == my_generation && db->holds == 0;
-	if (mine->generation == my_generation)
+	wanted = outbox_self->generation == my_generation && outbox_db->holds == 0;
+	if (outbox_self->generation == my_generation)
 	{
-		if (is_alone(db))
-			pg_atomic_write_u64(&db->unmatched, 0);
-		mine->pid = MyProcPid;
-		mine->latch = MyLatch;
-		mine->started_at = GetCurrentTimestamp();
-		mine->waits_for_lock = false;
-		pg_atomic_write_u64(&mine->last_loop_at, 0);
-		pg_atomic_write_u64(&mine->looked_at, 0);
-		pg_atomic_write_u64(&mine->delivered, 0);
+		if (is_alone())
+			pg_atomic_write_u64(&outbox_db->unmatched, 0);
+		outbox_self->pid = MyProcPid;
+		outbox_self->latch = MyLatch;
+		outbox_self->started_at = GetCurrentTimestamp();
+		outbox_self->waits_for_lock = false;
+		pg_atomic_write_u64(&outbox_self->last_loop_at, 0);
+		pg_atomic_write_u64(&outbox_self->looked_at, 0);
+		pg_atomic_write_u64(&outbox_self->delivered, 0);
 	}
 	LWLockRelease(outbox_shared->lock);
 
 	if (!wanted)
 		proc_exit(0);
-	return mine;
 }
 
 void
-outbox_worker_slot_report(OutboxDatabase *db, OutboxWorkerState state, const char *reason)
+outbox_worker_slot_report(OutboxWorkerState state, const char *reason)
 {
 	bool discovered = false;
 
@@ -117,11 +111,12 @@ outbox_worker_slot_report(OutboxDatabase *db, OutboxWorkerState state, const cha
 	if (is_mine())
 	{
 		/* The launcher may now probe the next database, or start more workers. */
-		discovered = !db->has_extension || mine->state != state;
-		db->has_extension = true;
-		mine->state = state;
-		mine->rests = OUTBOX_WORKER_NONE;
-		strlcpy(db->reason, reason != NULL ? reason : "", sizeof(db->reason));
+		discovered = !outbox_db->has_extension || outbox_self->state != state;
+		outbox_db->has_extension = true;
+		outbox_self->state = state;
+		outbox_self->rests = OUTBOX_WORKER_NONE;
+		strlcpy(outbox_db->reason, reason != NULL ? reason : "",
+				sizeof(outbox_db->reason));
 	}
 	LWLockRelease(outbox_shared->lock);
 
@@ -130,21 +125,21 @@ outbox_worker_slot_report(OutboxDatabase *db, OutboxWorkerState state, const cha
 }
 
 bool
-outbox_worker_slot_rest(OutboxDatabase *db, OutboxWorkerState state, const char *reason,
-						uint64 changed, long ms)
+outbox_worker_slot_rest(OutboxWorkerState state, const char *reason, uint64 changed,
+						long ms)
 {
 	bool again;
 
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
-	again = mine->rests == state && strcmp(db->reason, reason) == 0;
+	again = outbox_self->rests == state && strcmp(outbox_db->reason, reason) == 0;
 	LWLockRelease(outbox_shared->lock);
-	outbox_worker_slot_report(db, state, reason);
+	outbox_worker_slot_report(state, reason);
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
 	if (is_mine())
 	{
-		mine->rests = state;
-		mine->rested_at = changed;
-		mine->rests_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ms);
+		outbox_self->rests = state;
+		outbox_self->rested_at = changed;
+		outbox_self->rests_until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), ms);
 	}
 	LWLockRelease(outbox_shared->lock);
 	return again;
@@ -173,7 +168,7 @@ outbox_worker_slots_lack(void)
 void
 outbox_worker_slot_waits_for_lock(bool waits)
 {
-	mine->waits_for_lock = waits;
+	outbox_self->waits_for_lock = waits;
 }
 
 void
@@ -182,8 +177,8 @@ outbox_worker_slot_no_extension(void)
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
 	if (is_mine())
 	{
-		mine->found_none = true;
-		mine->rests = OUTBOX_WORKER_NONE;
+		outbox_self->found_none = true;
+		outbox_self->rests = OUTBOX_WORKER_NONE;
 	}
 	LWLockRelease(outbox_shared->lock);
 }

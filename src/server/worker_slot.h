@@ -12,11 +12,10 @@
  * is not wanted any more: another process has its place, or another session needs
  * the database without connections.
  */
-extern OutboxWorker *outbox_worker_slot_attach(OutboxDatabase *db, int worker);
+extern void outbox_worker_slot_attach(int database, int worker);
 
 /* Reports the state of the worker.  It also says that the database has the extension. */
-extern void outbox_worker_slot_report(OutboxDatabase *db, OutboxWorkerState state,
-									  const char *reason);
+extern void outbox_worker_slot_report(OutboxWorkerState state, const char *reason);
 
 /*
  * Reports that the database does not have the extension.  The process then ends with
@@ -39,8 +38,8 @@ extern bool outbox_worker_counts(int32 endpoint_id, int pid);
  * database's 'changed' is another one than 'changed'.  After 'ms' milliseconds the next
  * process looks again.  Returns true if the process before had said the same.
  */
-extern bool outbox_worker_slot_rest(OutboxDatabase *db, OutboxWorkerState state,
-									const char *reason, uint64 changed, long ms);
+extern bool outbox_worker_slot_rest(OutboxWorkerState state, const char *reason,
+									uint64 changed, long ms);
 
 /* True if a worker of any database has no process because PostgreSQL has none left. */
 extern bool outbox_worker_slots_lack(void);

@@ -67,12 +67,9 @@ static int			 max_attempts;
 static size_t		 nbytes; /* of answers */
 static int64		 nlost;
 
-static OutboxDatabase *db;
-
 void
-outbox_attempts_init(OutboxDatabase *database)
+outbox_attempts_init(void)
 {
-	db = database;
 	attempt_cxt = AllocSetContextCreate(TopMemoryContext, "outbox attempts",
 										ALLOCSET_DEFAULT_SIZES);
 	max_attempts = 1024;
@@ -394,7 +391,7 @@ write_rows(int piece, int nrows)
 void
 outbox_attempts_write(void)
 {
-	int piece = (int) pg_atomic_read_u32(&db->attempts_piece);
+	int piece = (int) pg_atomic_read_u32(&outbox_db->attempts_piece);
 	int nrows = nattempts;
 
 	if (nattempts == 0)

@@ -7,7 +7,7 @@
 
 #include "endpoint/endpoint.h"
 
-extern void outbox_attempts_init(OutboxDatabase *db);
+extern void outbox_attempts_init(void);
 
 /* True if the answers of its successful attempts are remembered, too. */
 extern bool outbox_attempts_keep_good(const OutboxEndpoint *ep);

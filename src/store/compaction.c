@@ -50,7 +50,6 @@
  */
 #define COMPACT_AGAIN (200 * 1000)
 
-static OutboxDatabase *db;
 static TimestampTz	   compact_at;	 /* not before this time */
 static TimestampTz	   compacted_at; /* when this worker did it last */
 static int			   compacted;	 /* rows that it left */
@@ -60,12 +59,6 @@ static int			   compacted;	 /* rows that it left */
 	" reading_tick, reading, reading_seq_low, reading_seq_high, last_seq, pending," \
 	" delivered, failed_attempts, settled_at, counters, failing_since, failing_told," \
 	" state_since, probes"
-
-void
-outbox_compaction_init(OutboxDatabase *database)
-{
-	db = database;
-}
 
 /*
  * True if a standby may replay this server's WAL.  '*is_read': it holds xids back here,
@@ -97,7 +90,7 @@ may_have_standby(bool *is_read)
 bool
 outbox_positions_want_compaction(TimestampTz now)
 {
-	uint32 rows = pg_atomic_read_u32(&db->position_rows);
+	uint32 rows = pg_atomic_read_u32(&outbox_db->position_rows);
 	bool   is_read;
 
 	if (!outbox_serves_database() || now < compact_at ||
@@ -118,7 +111,7 @@ outbox_positions_want_compaction(TimestampTz now)
 bool
 outbox_positions_compact(void)
 {
-	int	   was = (int) pg_atomic_read_u32(&db->positions_piece);
+	int	   was = (int) pg_atomic_read_u32(&outbox_db->positions_piece);
 	int	   other = 1 - was;
 	uint64 n;
 
@@ -149,8 +142,8 @@ outbox_positions_compact(void)
 	outbox_txn_commit();
 	OUTBOX_CRASH_POINT("compact.committed");
 
-	pg_atomic_write_u32(&db->positions_piece, (uint32) other);
-	pg_atomic_write_u32(&db->position_rows, (uint32) n);
+	pg_atomic_write_u32(&outbox_db->positions_piece, (uint32) other);
+	pg_atomic_write_u32(&outbox_db->position_rows, (uint32) n);
 	compacted = (int) n;
 	compacted_at = GetCurrentTimestamp();
 	return true;

@@ -24,16 +24,14 @@
 
 #define ROW_BYTES 160 /* of a row, about */
 
-static OutboxDatabase *db;
 static int32		   shared_id;	  /* the id of the row that the idle endpoints of this
 									* worker share */
 static int32		   newest_shared; /* of the row that was written last */
 
 void
-outbox_positions_init(OutboxDatabase *database)
+outbox_positions_init(void)
 {
-	db = database;
-	shared_id = -(int32) pg_atomic_add_fetch_u64(&db->last_shared, 1);
+	shared_id = -(int32) pg_atomic_add_fetch_u64(&outbox_db->last_shared, 1);
 }
 
 /* -------------------------------------------------------------- reading */
@@ -253,7 +251,7 @@ outbox_positions_continue_shared(OutboxEndpoint **all, int n)
 }
 
 void
-outbox_positions_in_use(OutboxDatabase *db)
+outbox_positions_in_use(void)
 {
 	OutboxColumns row;
 
@@ -263,13 +261,13 @@ outbox_positions_in_use(OutboxDatabase *db)
 		" + pg_catalog.pg_relation_size('outbox.positions_1')) / " CppAsString2(
 			ROW_BYTES));
 	row = fetch_row(0);
-	pg_atomic_write_u32(&db->positions_piece,
+	pg_atomic_write_u32(&outbox_db->positions_piece,
 						row.nulls[0] ? 0 : DatumGetInt16(row.values[0]));
-	pg_atomic_write_u32(&db->position_rows, (uint32) row_int8(row, 1));
+	pg_atomic_write_u32(&outbox_db->position_rows, (uint32) row_int8(row, 1));
 }
 
 void
-outbox_positions_raise_numbers(OutboxDatabase *db)
+outbox_positions_raise_numbers(void)
 {
 	OutboxColumns row;
 
@@ -282,14 +280,14 @@ outbox_positions_raise_numbers(OutboxDatabase *db)
 				" t.clock, t.taken_at FROM (SELECT) one LEFT JOIN (SELECT clock, taken_at"
 				" FROM outbox.ticks ORDER BY clock DESC, taken_at DESC LIMIT 1) t ON true");
 	row = fetch_row(0);
-	outbox_raise(&db->last_tick, (uint64) row_int8(row, 0));
-	outbox_raise(&db->last_position, (uint64) row_int8(row, 1));
-	outbox_raise(&db->last_shared, (uint64) row_int8(row, 2));
+	outbox_raise(&outbox_db->last_tick, (uint64) row_int8(row, 0));
+	outbox_raise(&outbox_db->last_position, (uint64) row_int8(row, 1));
+	outbox_raise(&outbox_db->last_shared, (uint64) row_int8(row, 2));
 	LWLockAcquire(outbox_shared->tick_lock, LW_EXCLUSIVE);
-	if (!row.nulls[3] && DatumGetInt32(row.values[3]) >= db->clock)
+	if (!row.nulls[3] && DatumGetInt32(row.values[3]) >= outbox_db->clock)
 	{
-		db->clock_time = Max(db->clock_time, row_time(row, 4, 0));
-		db->clock = DatumGetInt32(row.values[3]);
+		outbox_db->clock_time = Max(outbox_db->clock_time, row_time(row, 4, 0));
+		outbox_db->clock = DatumGetInt32(row.values[3]);
 	}
 	LWLockRelease(outbox_shared->tick_lock);
 }
@@ -366,7 +364,7 @@ outbox_position_load_pending(OutboxEndpoint *ep, const int64 *seqs, int n)
 void
 outbox_positions_begin(OutboxPositions *p)
 {
-	p->piece = (int) pg_atomic_read_u32(&db->positions_piece);
+	p->piece = (int) pg_atomic_read_u32(&outbox_db->positions_piece);
 	p->n = 0;
 	p->max = 64;
 	p->values = palloc(sizeof(Datum) * POSITION_COLUMNS * p->max);
@@ -465,7 +463,7 @@ add_row(OutboxPositions *p, int32 id, OutboxEndpoint *ep, const OutboxCursor *c,
 	memset(n, 0, sizeof(bool) * POSITION_COLUMNS);
 
 	v[0] = Int16GetDatum(p->piece);
-	v[1] = Int64GetDatum((int64) pg_atomic_add_fetch_u64(&db->last_position, 1));
+	v[1] = Int64GetDatum((int64) pg_atomic_add_fetch_u64(&outbox_db->last_position, 1));
 	v[2] = Int32GetDatum(id);
 	v[3] = Int32GetDatum(shared_id);
 	n[3] = ep == NULL || !ep->place.shared;
@@ -564,7 +562,7 @@ outbox_positions_write(OutboxPositions *p)
 	if (p->n > 0)
 		outbox_append_rows(outbox_table_oid(OUTBOX_TABLE_POSITIONS_0 + p->piece), p->n,
 						   p->values, p->nulls);
-	pg_atomic_fetch_add_u32(&db->position_rows, p->n);
+	pg_atomic_fetch_add_u32(&outbox_db->position_rows, p->n);
 }
 
 void
@@ -574,10 +572,10 @@ outbox_positions_write_tick(const OutboxTick *tick, int piece)
 	bool  nulls[7] = {0};
 
 	LWLockAcquire(outbox_shared->tick_lock, LW_EXCLUSIVE);
-	if (tick->taken_at < db->clock_time)
-		db->clock++;
-	db->clock_time = tick->taken_at;
-	values[6] = Int32GetDatum(db->clock);
+	if (tick->taken_at < outbox_db->clock_time)
+		outbox_db->clock++;
+	outbox_db->clock_time = tick->taken_at;
+	values[6] = Int32GetDatum(outbox_db->clock);
 	LWLockRelease(outbox_shared->tick_lock);
 	values[0] = Int16GetDatum(piece);
 	values[1] = Int64GetDatum(tick->number);

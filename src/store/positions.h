@@ -30,7 +30,7 @@ typedef struct OutboxPosition
 	int			 probes; /* failed ones in a row */
 } OutboxPosition;
 
-extern void outbox_positions_init(OutboxDatabase *db);
+extern void outbox_positions_init(void);
 
 /*
  * The newest position of an endpoint in SQL: a row, or none.  _read makes a position of
@@ -64,13 +64,13 @@ extern void outbox_positions_continue_shared(OutboxEndpoint **all, int n);
 extern void outbox_position_load_pending(OutboxEndpoint *ep, const int64 *seqs, int n);
 
 /* Raises the counters in shared memory to the highest numbers in the tables. */
-extern void outbox_positions_raise_numbers(OutboxDatabase *db);
+extern void outbox_positions_raise_numbers(void);
 
 /*
  * Notes in shared memory which of the two tables of positions is in use, and how
  * many rows there are.
  */
-extern void outbox_positions_in_use(OutboxDatabase *db);
+extern void outbox_positions_in_use(void);
 
 /* So many snapshots are remembered: the positions that a settle stores have few. */
 #define OUTBOX_POSITION_SNAPSHOTS 8
@@ -131,7 +131,6 @@ extern Datum outbox_snapshot_datum(const OutboxTick *tick);
  * and truncates this one.  For the worker that serves the database.  False: the
  * tables are in use, and it will be tried again.
  */
-extern void outbox_compaction_init(OutboxDatabase *db);
 extern bool outbox_positions_want_compaction(TimestampTz now);
 extern bool outbox_positions_compact(void);
 

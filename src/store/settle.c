@@ -59,7 +59,6 @@
 #define POSITIONS_OF_ROW 32
 #define PARTS_OF_ENDPOINT 32
 
-static OutboxDatabase *db;
 static int			   share_budget; /* endpoints that may still begin to share in this
 									  * settle */
 static int64		   shared_tick;	 /* as last written */
@@ -69,13 +68,11 @@ static bool			   storable_again;	/* see outbox_settle_was_released() */
 static bool			   some_unstorable; /* false: no endpoint is */
 
 void
-outbox_settle_init(OutboxDatabase *database, int64 last_shared_tick)
+outbox_settle_init(int64 last_shared_tick)
 {
-	db = database;
 	shared_tick = last_shared_tick;
-	outbox_attempts_init(db);
-	outbox_positions_init(db);
-	outbox_compaction_init(db);
+	outbox_attempts_init();
+	outbox_positions_init();
 }
 
 /* ------------------------------------------------------------ the lists */
@@ -309,7 +306,8 @@ write_head(Part *part, OutboxPositions *p)
 
 	outbox_positions_add(p, NULL, head);
 	if (head->read->number != shared_tick && outbox_serves_database())
-		outbox_positions_write_tick(head->read, (int) pg_atomic_read_u32(&db->piece));
+		outbox_positions_write_tick(head->read,
+									(int) pg_atomic_read_u32(&outbox_db->piece));
 	part->wrote_head = true;
 }
 

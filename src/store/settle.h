@@ -9,7 +9,7 @@
 #include "endpoint/endpoint.h"
 
 /* 'last_shared_tick' is the number of the tick at which the head begins. */
-extern void outbox_settle_init(OutboxDatabase *db, int64 last_shared_tick);
+extern void outbox_settle_init(int64 last_shared_tick);
 
 /*
  * The endpoints that have something to store.  A settle visits the endpoints on

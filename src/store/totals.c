@@ -17,7 +17,7 @@
 
 #define STORE_EVERY (1 * USECS_PER_SEC)
 
-static OutboxDatabase *db;						   /* NULL: not read yet */
+static bool			   were_read;
 static int64		   stored[OUTBOX_COUNTERS];	   /* as last committed */
 static int64		   adding[OUTBOX_COUNTERS];	   /* in the current settle */
 static bool			   added;					   /* true if that has them */
@@ -30,36 +30,36 @@ static TimestampTz	   stored_at;
  * Then nothing is stored, and they begin again.
  */
 void
-outbox_totals_read(OutboxDatabase *database)
+outbox_totals_read(void)
 {
 	bool found = outbox_positions_read_totals(stored);
 
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
 	for (int c = 0; c < OUTBOX_COUNTERS; c++)
 	{
-		if (!database->totals_known)
+		if (!outbox_db->totals_known)
 		{
-			pg_atomic_fetch_add_u64(&database->totals[c], stored[c]);
-			pg_atomic_write_u64(&database->durable_totals[c], stored[c]);
+			pg_atomic_fetch_add_u64(&outbox_db->totals[c], stored[c]);
+			pg_atomic_write_u64(&outbox_db->durable_totals[c], stored[c]);
 		}
 		else if (!found)
 		{
-			pg_atomic_write_u64(&database->totals[c], 0);
-			pg_atomic_write_u64(&database->durable_totals[c], 0);
+			pg_atomic_write_u64(&outbox_db->totals[c], 0);
+			pg_atomic_write_u64(&outbox_db->durable_totals[c], 0);
 		}
 	}
-	database->totals_known = true;
+	outbox_db->totals_known = true;
 	LWLockRelease(outbox_shared->lock);
-	db = database;
+	were_read = true;
 }
 
 static bool
 have_changed(void)
 {
-	if (db == NULL || !outbox_serves_database())
+	if (!were_read || !outbox_serves_database())
 		return false;
 	for (int c = 0; c < OUTBOX_COUNTERS; c++)
-		if (pg_atomic_read_u64(&db->totals[c]) != (uint64) stored[c])
+		if (pg_atomic_read_u64(&outbox_db->totals[c]) != (uint64) stored[c])
 			return true;
 	return false;
 }
@@ -77,7 +77,7 @@ outbox_totals_add(OutboxPositions *p, const OutboxCursor *head, bool final)
 	if (!added)
 		return;
 	for (int c = 0; c < OUTBOX_COUNTERS; c++)
-		adding[c] = (int64) pg_atomic_read_u64(&db->totals[c]);
+		adding[c] = (int64) pg_atomic_read_u64(&outbox_db->totals[c]);
 	outbox_positions_add_totals(p, head, adding);
 }
 
@@ -99,7 +99,7 @@ outbox_totals_flushed(XLogRecPtr flushed)
 	if (candidate_lsn == 0 || candidate_lsn > flushed)
 		return;
 	for (int c = 0; c < OUTBOX_COUNTERS; c++)
-		pg_atomic_write_u64(&db->durable_totals[c], candidate[c]);
+		pg_atomic_write_u64(&outbox_db->durable_totals[c], candidate[c]);
 	candidate_lsn = 0;
 }
 

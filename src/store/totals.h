@@ -11,7 +11,7 @@
  * Reads the stored totals.  For the worker that takes the work of the database, inside
  * a transaction.
  */
-extern void outbox_totals_read(OutboxDatabase *db);
+extern void outbox_totals_read(void);
 
 /*
  * Returns when the totals are to be stored: now or before, if they have changed and

@@ -50,7 +50,6 @@
 /* At most 1/KEPT_SHARE of the log's events is kept until its next piece is emptied. */
 #define KEPT_SHARE 4
 
-static OutboxDatabase *db;
 static TimestampTz	   look_at;
 static TimestampTz	   wait_until; /* no step before: outcomes have to be settled first */
 static bool			   more;	   /* true if an endpoint can go on at once */
@@ -68,18 +67,12 @@ static int64  kept;
 
 static int noverflowed; /* events of the page that is being read */
 
-void
-outbox_backlog_limit_init(OutboxDatabase *database)
-{
-	db = database;
-}
-
 /* True if an endpoint may be asked to retain less, or was. */
 static bool
 is_wanted(void)
 {
-	return outbox_max_backlog_size >= 0 || pg_atomic_read_u64(&db->due_upto) != 0 ||
-		limit_cut != 0 || due_cut != 0;
+	return outbox_max_backlog_size >= 0 ||
+		pg_atomic_read_u64(&outbox_db->due_upto) != 0 || limit_cut != 0 || due_cut != 0;
 }
 
 TimestampTz
@@ -87,7 +80,7 @@ outbox_backlog_limit_next_time(void)
 {
 	if (!is_wanted())
 		return DT_NOEND;
-	if ((int64) pg_atomic_read_u64(&db->due_upto) != due_cut)
+	if ((int64) pg_atomic_read_u64(&outbox_db->due_upto) != due_cut)
 		return wait_until;
 	return Max(wait_until, more ? 0 : look_at);
 }
@@ -198,10 +191,10 @@ look(void)
 	limit_cut = allowed < 0 || bytes <= allowed ?
 		0 :
 		max_seq - (int64) (allowed / bytes * nevents);
-	due_cut = (int64) pg_atomic_read_u64(&db->due_upto);
-	if (piece != pg_atomic_read_u32(&db->piece))
+	due_cut = (int64) pg_atomic_read_u64(&outbox_db->due_upto);
+	if (piece != pg_atomic_read_u32(&outbox_db->piece))
 		kept = 0;
-	piece = pg_atomic_read_u32(&db->piece);
+	piece = pg_atomic_read_u32(&outbox_db->piece);
 	room = nevents / KEPT_SHARE;
 	choose(room - kept, allowed < 0 ? INFINITY : allowed / bytes * nevents);
 }
@@ -352,7 +345,7 @@ outbox_backlog_limit_step(TimestampTz now)
 	if (!outbox_txn_begin(false))
 		return false;
 	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_EVENTS_2);
-	if (now >= look_at || (int64) pg_atomic_read_u64(&db->due_upto) != due_cut)
+	if (now >= look_at || (int64) pg_atomic_read_u64(&outbox_db->due_upto) != due_cut)
 	{
 		look();
 		look_at = now + LOOK_EVERY;

@@ -8,8 +8,6 @@
 #include "endpoint/endpoint.h"
 #include "server/shmem.h"
 
-extern void outbox_backlog_limit_init(OutboxDatabase *db);
-
 /* Returns when the next step is due.  DT_NOEND: no endpoint is to retain less. */
 extern TimestampTz outbox_backlog_limit_next_time(void);
 

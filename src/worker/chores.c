@@ -48,16 +48,6 @@
 /* Endpoints of which one round asks whether they can give up memory. */
 #define GIVE_UP_AT_ONCE 256
 
-static OutboxDatabase *db;
-
-void
-outbox_chores_init(OutboxDatabase *database, OutboxWorker *self)
-{
-	db = database;
-	outbox_forget_init(database, self);
-	outbox_backlog_limit_init(database);
-}
-
 static TimestampTz
 totals_due(void)
 {
@@ -208,9 +198,9 @@ static void
 take_database(void *arg)
 {
 	outbox_txn_begin_step();
-	outbox_retention_init(db);
-	outbox_positions_in_use(db);
-	outbox_totals_read(db);
+	outbox_retention_init();
+	outbox_positions_in_use();
+	outbox_totals_read();
 	outbox_txn_commit();
 	outbox_scheduled_begin();
 	outbox_loop.database_ours = true;

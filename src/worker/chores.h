@@ -9,8 +9,6 @@
 
 #include "server/shmem.h"
 
-extern void outbox_chores_init(OutboxDatabase *db, OutboxWorker *self);
-
 /* Settles if that is due.  With 'final' it settles at once, and everything. */
 extern void outbox_settle_step(TimestampTz now, bool final);
 

@@ -78,18 +78,9 @@ typedef struct Pass
 	char	  tenant[OUTBOX_MAX_TENANT + 1];
 } Pass;
 
-static OutboxDatabase *db;
-static OutboxWorker	  *self;
 static Pass			   pass;
 static TimestampTz	   next_at;
 static TimestampTz	   report_at;
-
-void
-outbox_forget_init(OutboxDatabase *database, OutboxWorker *worker)
-{
-	db = database;
-	self = worker;
-}
 
 /* ------------------------------------------------------- copies in memory */
 
@@ -136,7 +127,7 @@ outbox_forget_copies(void)
 TimestampTz
 outbox_forget_report_time(void)
 {
-	return pg_atomic_read_u64(&self->forgot) >= (uint64) outbox_loop.forgotten ||
+	return pg_atomic_read_u64(&outbox_self->forgot) >= (uint64) outbox_loop.forgotten ||
 			outbox_loop.roster.recreating ?
 		DT_NOEND :
 		report_at;
@@ -148,8 +139,8 @@ outbox_forget_report(void *now)
 	report_at = *(TimestampTz *) now + AGAIN_AFTER;
 	if (outbox_attempts_wait())
 		return;
-	pg_atomic_write_u64(&self->forgot, (uint64) outbox_loop.forgotten);
-	outbox_workers_wake(db, true);
+	pg_atomic_write_u64(&outbox_self->forgot, (uint64) outbox_loop.forgotten);
+	outbox_workers_wake(outbox_db, true);
 }
 
 /* True if no worker has a copy left of an event that this request concerns. */
@@ -157,8 +148,8 @@ static bool
 copies_are_gone(const OutboxForget *f)
 {
 	for (int w = 0; w < OUTBOX_MAX_WORKERS; w++)
-		if (pg_atomic_read_u64(&db->workers[w].seen_changes) != 0 &&
-			pg_atomic_read_u64(&db->workers[w].forgot) < (uint64) f->id)
+		if (pg_atomic_read_u64(&outbox_db->workers[w].seen_changes) != 0 &&
+			pg_atomic_read_u64(&outbox_db->workers[w].forgot) < (uint64) f->id)
 			return false;
 	return true;
 }

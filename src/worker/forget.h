@@ -9,9 +9,6 @@
 
 #include "server/shmem.h"
 
-/* Called when a worker starts. */
-extern void outbox_forget_init(OutboxDatabase *db, OutboxWorker *self);
-
 /*
  * The list of requests to forget was read, and endpoints loaded: drops the copies that
  * are in memory.

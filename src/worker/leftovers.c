@@ -56,7 +56,6 @@ typedef struct Leftover
 	bool  done;		  /* true if all are, and it may be loaded */
 } Leftover;
 
-static OutboxDatabase *db;
 static List			  *dropped;
 static List			  *moved;
 static bool			   released; /* true if rows of endpoints on 'dropped' were deleted */
@@ -67,12 +66,6 @@ static TimestampTz	   changes_at = DT_NOEND;
 static TimestampTz	   forgotten_at;
 static TimestampTz	   dropped_at; /* 'dropped' rests until then */
 static TimestampTz	   moved_at;   /* the same for moved endpoints */
-
-void
-outbox_leftovers_init(OutboxDatabase *database)
-{
-	db = database;
-}
 
 static Leftover *
 add(List **list, int32 id)
@@ -271,7 +264,7 @@ forget_changes(void)
 
 	for (int w = 0; w < OUTBOX_MAX_WORKERS; w++)
 	{
-		uint64 seen = pg_atomic_read_u64(&db->workers[w].seen_changes);
+		uint64 seen = pg_atomic_read_u64(&outbox_db->workers[w].seen_changes);
 
 		if (seen != 0)
 			below = Min(below, seen);

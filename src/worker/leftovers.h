@@ -8,8 +8,6 @@
 #include "log/tick.h"
 #include "server/shmem.h"
 
-extern void outbox_leftovers_init(OutboxDatabase *db);
-
 /*
  * A reload has found an endpoint that was dropped, or a previous secret whose time is
  * over.  _search lets the tables be searched for rows of endpoints that were dropped

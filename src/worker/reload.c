@@ -52,8 +52,6 @@
 static OutboxEndpoint *meeting;				  /* the endpoint that is being loaded */
 static uint16		   weight[OUTBOX_SHARES]; /* endpoints of each share */
 
-static OutboxDatabase *db;
-static OutboxWorker	  *self;
 
 /*
  * The changes that are visible in this snapshot were read, as text.  NULL: all settings
@@ -62,15 +60,12 @@ static OutboxWorker	  *self;
 static char *changes_seen;
 
 void
-outbox_reload_init(OutboxDatabase *database, OutboxWorker *worker)
+outbox_reload_init(void)
 {
-	db = database;
-	self = worker;
-	outbox_leftovers_init(database);
-	pg_atomic_write_u64(&self->forgot, 0);
-	pg_atomic_write_u64(&self->seen_changes, 1); /* all changes are needed */
-	outbox_loop.changed = &db->changed;
-	outbox_loop.seen_changed = pg_atomic_read_u64(&db->changed);
+	pg_atomic_write_u64(&outbox_self->forgot, 0);
+	pg_atomic_write_u64(&outbox_self->seen_changes, 1); /* all changes are needed */
+	outbox_loop.changed = &outbox_db->changed;
+	outbox_loop.seen_changed = pg_atomic_read_u64(&outbox_db->changed);
 }
 
 /*
@@ -84,7 +79,7 @@ part_of_tenant(int in_flight)
 
 	if (in_flight == 0)
 		return 0;
-	return Max(in_flight / parts + (self - db->workers < in_flight % parts), 1);
+	return Max(in_flight / parts + (outbox_worker_number < in_flight % parts), 1);
 }
 
 static void
@@ -462,7 +457,7 @@ bool
 outbox_reload(bool tidy)
 {
 	Reload *r = &reload;
-	uint64	changed = pg_atomic_read_u64(&db->changed);
+	uint64	changed = pg_atomic_read_u64(&outbox_db->changed);
 	bool	all = tidy || GetCurrentTimestamp() >= outbox_loop.roster.reload_at;
 	bool	takes = tidy || outbox_loop.roster.reload_at == 0; /* endpoints of others */
 	MemoryContext caller = CurrentMemoryContext;
@@ -525,7 +520,7 @@ outbox_reload(bool tidy)
 	if (changes_seen)
 		pfree(changes_seen);
 	changes_seen = MemoryContextStrdup(TopMemoryContext, snapshot);
-	pg_atomic_write_u64(&self->seen_changes, seen);
+	pg_atomic_write_u64(&outbox_self->seen_changes, seen);
 	outbox_loop.seen_changed = changed;
 	outbox_loop.reloads++;
 	outbox_leftovers_reloaded();

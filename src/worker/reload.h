@@ -7,7 +7,7 @@
 
 #include "server/shmem.h"
 
-extern void outbox_reload_init(OutboxDatabase *database, OutboxWorker *worker);
+extern void outbox_reload_init(void);
 
 /*
  * Reads the settings that have changed, or all.  'tidy': reads all, and searches for rows

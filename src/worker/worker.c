@@ -83,8 +83,6 @@
 /* µs by which the next read is put off at most, also after a flush that took very long */
 #define PUT_OFF_MAX (100 * 1000)
 
-static OutboxDatabase *db;
-static OutboxWorker	  *self;
 static char			  *instance_name; /* outbox.instance_name when the process started */
 static MemoryContext   loop_cxt;
 
@@ -193,7 +191,7 @@ reading_is_due(Reading *r, TimestampTz now)
 {
 	*r = (Reading){.now = now,
 				   .head = outbox_step_may(OUTBOX_STEP_READ),
-				   .emitted = pg_atomic_read_u64(&db->emitted)};
+				   .emitted = pg_atomic_read_u64(&outbox_db->emitted)};
 	r->news = r->head && is_news(r->emitted, now);
 	return now >= outbox_loop.due.retry_locks_at &&
 		(r->news || outbox_reader_has_work(&outbox_loop.roster.busy, r->head, now));
@@ -252,7 +250,7 @@ report_state(void)
 		return;
 	reported = state;
 	strlcpy(reported_reason, reason, sizeof(reported_reason));
-	outbox_worker_slot_report(db, state, reason);
+	outbox_worker_slot_report(state, reason);
 }
 
 /*
@@ -291,22 +289,22 @@ publish(TimestampTz now)
 	if (now - at >= USECS_PER_SEC || now < at)
 	{
 		at = now;
-		pg_atomic_write_u64(&self->resident, outbox_memory_resident());
-		pg_atomic_write_u64(&self->bound,
+		pg_atomic_write_u64(&outbox_self->resident, outbox_memory_resident());
+		pg_atomic_write_u64(&outbox_self->bound,
 							outbox_memory_bound(outbox_loop.roster.n,
 												outbox_slots_in_flight()));
 	}
 	outbox_log_lines_sum_up(now);
 	outbox_publish(now);
-	pg_atomic_write_u64(&self->endpoints, outbox_loop.roster.n);
-	pg_atomic_write_u64(&self->in_flight, outbox_slots_in_flight());
-	pg_atomic_write_u64(&self->memory, outbox_memory_used);
-	pg_atomic_write_u64(&self->delivered, outbox_loop.traffic.delivered);
-	pg_atomic_write_u64(&self->last_loop_at, now);
-	pg_atomic_write_u64(&self->looked_at, outbox_head_looked_at());
+	pg_atomic_write_u64(&outbox_self->endpoints, outbox_loop.roster.n);
+	pg_atomic_write_u64(&outbox_self->in_flight, outbox_slots_in_flight());
+	pg_atomic_write_u64(&outbox_self->memory, outbox_memory_used);
+	pg_atomic_write_u64(&outbox_self->delivered, outbox_loop.traffic.delivered);
+	pg_atomic_write_u64(&outbox_self->last_loop_at, now);
+	pg_atomic_write_u64(&outbox_self->looked_at, outbox_head_looked_at());
 	if (outbox_loop.unmatched > 0)
 	{
-		pg_atomic_fetch_add_u64(&db->unmatched, outbox_loop.unmatched);
+		pg_atomic_fetch_add_u64(&outbox_db->unmatched, outbox_loop.unmatched);
 		outbox_count_total(OUTBOX_COUNT_UNMATCHED, outbox_loop.unmatched);
 	}
 	outbox_loop.unmatched = 0;
@@ -393,7 +391,7 @@ reload_step(TimestampTz now)
 
 /*
  * Returns the milliseconds until something is due by itself.  0: it is due now.
- * Sets fill_at and self->resting.
+ * Sets fill_at and outbox_self->resting.
  *
  * 'examined_at' is the time for which this round has examined the endpoints.  Work that
  * has become due since then is still to be done, so the next time of an endpoint is asked
@@ -420,8 +418,8 @@ time_to_sleep(TimestampTz examined_at, bool more)
 	 * are compared as well.  While the worker rests until read_not_before, a
 	 * session that emits need not wake it.
 	 */
-	pg_atomic_write_u64(&self->resting, now < read_not_before);
-	pg_memory_barrier(); /* self->endpoints, too, before the counters are read */
+	pg_atomic_write_u64(&outbox_self->resting, now < read_not_before);
+	pg_memory_barrier(); /* outbox_self->endpoints, too, before the counters are read */
 	if (outbox_shares_changed() || ShutdownRequestPending || ConfigReloadPending)
 		return 0;
 	if (outbox_enabled &&
@@ -602,7 +600,7 @@ loop(void)
 static void
 name_worker(void *arg)
 {
-	errcontext("outbox worker %d of database \"%s\"", (int) (self - db->workers) + 1,
+	errcontext("outbox worker %d of database \"%s\"", outbox_worker_number + 1,
 			   outbox_session_database());
 }
 
@@ -611,12 +609,11 @@ outbox_worker_main(Datum arg)
 {
 	ErrorContextCallback context = {.callback = name_worker, .previous = NULL};
 
-	db = &outbox_shared->databases[OUTBOX_ARGUMENT_SLOT(arg)];
 	pqsignal(SIGHUP, SignalHandlerForConfigReload);
 	pqsignal(SIGTERM, die); /* PostgreSQL's own ends it under a lock or in malloc() */
 	BackgroundWorkerUnblockSignals();
-	self = outbox_worker_slot_attach(db, OUTBOX_ARGUMENT_WORKER(arg));
-	BackgroundWorkerInitializeConnectionByOid(db->dboid, InvalidOid, 0);
+	outbox_worker_slot_attach(OUTBOX_ARGUMENT_SLOT(arg), OUTBOX_ARGUMENT_WORKER(arg));
+	BackgroundWorkerInitializeConnectionByOid(outbox_db->dboid, InvalidOid, 0);
 
 	/*
 	 * From here on SIGTERM is a request, so that outcomes are settled before the
@@ -634,11 +631,10 @@ outbox_worker_main(Datum arg)
 									 ALLOCSET_DEFAULT_SIZES);
 	MemoryContextSwitchTo(loop_cxt);
 	instance_name = MemoryContextStrdup(TopMemoryContext, outbox_instance_name);
-	outbox_step_init(db, (int) (self - db->workers));
-	outbox_chores_init(db, self);
-	outbox_worker_start(db, self, delivery_ended);
-	seen_emitted = pg_atomic_read_u64(&db->emitted);
-	outbox_shares_join(db, (int) (self - db->workers));
+	outbox_step_init();
+	outbox_worker_start(delivery_ended);
+	seen_emitted = pg_atomic_read_u64(&outbox_db->emitted);
+	outbox_shares_join();
 	if (sigsetjmp(outbox_watchdog_way_out, 1) != 0)
 		end_stuck();
 	loop();

@@ -42,8 +42,6 @@
 /* ms: when a process looks again at a log that belongs to another database. */
 #define COPY_LOOK 60000L
 
-static OutboxDatabase *db;
-
 /*
  * Raises the limit of open files, because each request needs a socket.  Warns if
  * the system allows too few.
@@ -88,14 +86,15 @@ wait_ms(long ms)
 }
 
 /*
- * Waits until db->changed is not 'changed' any more, until another database lacks a
+ * Waits until the database's 'changed' is not 'changed' any more, until another database lacks a
  * process, or for a tenth of the retention, at most IDLE_LOOK.
  */
 static void
 wait_for_change(uint64 changed)
 {
 	for (long ms = Min(IDLE_LOOK, outbox_retention_of_events() * 100L); ms > 0 &&
-		 pg_atomic_read_u64(&db->changed) == changed && !outbox_worker_slots_lack();
+		 pg_atomic_read_u64(&outbox_db->changed) == changed &&
+		 !outbox_worker_slots_lack();
 		 ms -= LACK_LOOK)
 		wait_ms(Min(ms, LACK_LOOK));
 }
@@ -121,7 +120,7 @@ begin_when_unlocked(bool write)
 static void
 rest(OutboxWorkerState state, const char *reason, uint64 changed, long ms)
 {
-	if (!outbox_worker_slot_rest(db, state, reason, changed, ms))
+	if (!outbox_worker_slot_rest(state, reason, changed, ms))
 		ereport(LOG,
 				(errmsg("outbox worker for this database does nothing: %s", reason)));
 	proc_exit(0);
@@ -144,10 +143,10 @@ read_origin(void)
 
 	for (;;)
 	{
-		changed = pg_atomic_read_u64(&db->changed);
+		changed = pg_atomic_read_u64(&outbox_db->changed);
 
 		begin_when_unlocked(true);
-		outbox_retention_init(db);
+		outbox_retention_init();
 		if (GetCurrentTimestamp() >= outbox_retention_next_time())
 		{
 			outbox_origin_claim();
@@ -162,14 +161,14 @@ read_origin(void)
 			rest(OUTBOX_WORKER_RUNNING,
 				 "it has no endpoint, and another database lacks a process", changed,
 				 Min(COPY_LOOK, outbox_retention_of_events() * 100L));
-		outbox_worker_slot_report(db, OUTBOX_WORKER_RUNNING, NULL);
+		outbox_worker_slot_report(OUTBOX_WORKER_RUNNING, NULL);
 		wait_for_change(changed);
 	}
 	if (origin == OUTBOX_ORIGIN_OURS)
 	{
 		outbox_session_set_epoch(epoch);
 		outbox_log_init(outbox_sequence_oid());
-		outbox_scheduled_init(db, epoch, zero);
+		outbox_scheduled_init(epoch, zero);
 		return;
 	}
 	rest(
@@ -186,7 +185,7 @@ read_origin(void)
 static void
 check_may_deliver(void)
 {
-	uint64 changed = pg_atomic_read_u64(&db->changed);
+	uint64 changed = pg_atomic_read_u64(&outbox_db->changed);
 	char  *problem = outbox_version_problem(outbox_session_version());
 
 	if (problem != NULL)
@@ -197,10 +196,8 @@ check_may_deliver(void)
 }
 
 void
-outbox_worker_start(OutboxDatabase *database, OutboxWorker *self,
-					OutboxEnded delivery_ended)
+outbox_worker_start(OutboxEnded delivery_ended)
 {
-	db = database;
 	check_may_deliver();
 	raise_fd_limit();
 	outbox_slots_init();
@@ -212,9 +209,9 @@ outbox_worker_start(OutboxDatabase *database, OutboxWorker *self,
 	outbox_log_check_sequence();
 	outbox_number_load();
 	outbox_cloudevents_init();
-	outbox_positions_raise_numbers(db);
+	outbox_positions_raise_numbers();
 	outbox_roster_init();
-	outbox_reload_init(db, self);
+	outbox_reload_init();
 
 	/*
 	 * The head begins at the shared position, if there is one, so that idle
@@ -227,7 +224,7 @@ outbox_worker_start(OutboxDatabase *database, OutboxWorker *self,
 		outbox_cursor_set(&outbox_loop.head, now, NULL, 0);
 		outbox_tick_unref(now);
 	}
-	outbox_settle_init(db, outbox_loop.head.read->number);
+	outbox_settle_init(outbox_loop.head.read->number);
 	OUTBOX_CRASH_POINT("start.read");
 	outbox_txn_commit();
 }

@@ -13,7 +13,6 @@
  * the log is a copy, or the role lacks privileges.  Then it reports that, waits
  * here for a change, and ends the process.
  */
-extern void outbox_worker_start(OutboxDatabase *db, OutboxWorker *self,
-								OutboxEnded delivery_ended);
+extern void outbox_worker_start(OutboxEnded delivery_ended);
 
 #endif /* OUTBOX_WORKER_START_H */
