@@ -8,8 +8,6 @@
 #include <limits.h>
 
 #include "access/parallel.h"
-#include "fmgr.h"
-#include "miscadmin.h"
 #include "utils/guc.h"
 
 #include "base/outbox.h"

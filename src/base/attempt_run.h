@@ -8,7 +8,6 @@
 
 #include "base/outbox.h"
 
-#include "utils/timestamp.h"
 #include "utils/uuid.h"
 
 /* The packed fields of one attempt. */

@@ -13,7 +13,6 @@
 #include "mb/pg_wchar.h"
 #include "utils/builtins.h"
 #include "utils/json.h"
-#include "utils/timestamp.h"
 
 #include "base/encoding.h"
 #include "base/names.h"

@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include "storage/fd.h"
-#include "utils/timestamp.h"
 
 #include "base/memory.h"
 

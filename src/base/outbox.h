@@ -1,6 +1,7 @@
 /*
  * outbox.h
- *	  Names and limits that every folder may use.
+ *	  Names and limits that every folder may use, and PostgreSQL's headers that most files
+ *	  need.
  *
  * Nothing here has behaviour.  The header of each file lists its functions.
  */
@@ -9,7 +10,9 @@
 
 #include "postgres.h"
 
-#include "datatype/timestamp.h"
+#include "miscadmin.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
 
 #define OUTBOX_VERSION "1.0"
 #define OUTBOX_SCHEMA "outbox"

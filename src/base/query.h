@@ -5,17 +5,14 @@
  * Each takes its locks first and its snapshot afterwards (read_only = false).  With a
  * snapshot older than the lock, a table that was truncated in between would appear
  * empty.  Both return the number of rows, which are in SPI_tuptable, and throw.  The
- * arguments follow the statement: outbox_query("... $1 ...", arg_int8(seq)).
+ * arguments follow the statement: outbox_query("... $1 ...", arg_int8(seq)).  A file that
+ * includes this needs no header for SPI, for rows, or for the types of the arguments.
  */
 #ifndef OUTBOX_QUERY_H
 #define OUTBOX_QUERY_H
 
 #include "base/outbox.h"
 
-#include "catalog/pg_type.h"
-#include "executor/spi.h"
-#include "utils/builtins.h"
-#include "utils/timestamp.h"
 #include "utils/xid8.h"
 
 #include "base/table_rows.h"

@@ -7,10 +7,12 @@
 
 #include "base/outbox.h"
 
+#include "catalog/pg_type.h"
 #include "executor/spi.h"
 #include "executor/tuptable.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
-#include "utils/timestamp.h"
+#include "utils/uuid.h"
 
 /* The columns of a row that was read.  The first has number 0. */
 typedef struct OutboxColumns

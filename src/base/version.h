@@ -15,7 +15,6 @@
 #include "base/outbox.h"
 
 #include "access/tupdesc.h"
-#include "fmgr.h"
 
 /* Throws (55000): a function is not declared as its symbol requires. */
 extern _Noreturn void outbox_refuse_contract(FunctionCallInfo fcinfo);

@@ -6,7 +6,7 @@
  * row may be turned into JSON by a cast that a type's owner wrote.  That cast runs as
  * the role that changes the row, never as the owner of outbox.
  */
-#include "postgres.h"
+#include "base/outbox.h"
 
 #include "access/genam.h"
 #include "access/htup_details.h"
@@ -15,9 +15,7 @@
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "executor/executor.h"
-#include "fmgr.h"
 #include "funcapi.h"
-#include "miscadmin.h"
 #include "nodes/makefuncs.h"
 #include "utils/builtins.h"
 #include "utils/datum.h"

@@ -11,14 +11,10 @@
 #include "base/outbox.h"
 
 #include "access/table.h"
-#include "catalog/pg_type.h"
-#include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
-#include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/rel.h"
-#include "utils/timestamp.h"
 
 #include "base/crash_point.h"
 #include "base/query.h"

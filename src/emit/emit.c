@@ -29,13 +29,10 @@
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "executor/tuptable.h"
-#include "fmgr.h"
-#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/jsonb.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
-#include "utils/timestamp.h"
 #include "utils/uuid.h"
 #include "utils/xid8.h"
 

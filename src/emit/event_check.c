@@ -5,15 +5,12 @@
  * emit() and the CHECK constraint of outbox.events both use them.  So a direct INSERT
  * fails for the same reasons with the same texts.
  */
-#include "postgres.h"
+#include "base/outbox.h"
 
-#include "fmgr.h"
 #include "lib/stringinfo.h"
 #include "mb/pg_wchar.h"
-#include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/jsonb.h"
-#include "utils/timestamp.h"
 
 #include "base/encoding.h"
 #include "base/json_text.h"

@@ -6,7 +6,6 @@
 
 #include "access/genam.h"
 #include "access/table.h"
-#include "fmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"

@@ -12,14 +12,9 @@
 
 #include "access/detoast.h"
 #include "catalog/pg_collation.h"
-#include "catalog/pg_type.h"
-#include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "storage/lock.h"
-#include "utils/array.h"
-#include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
-#include "utils/timestamp.h"
 
 #include "base/compat.h"
 #include "base/crash_point.h"

@@ -13,22 +13,15 @@
  * promoted, rows may be missing before those that come now.  Then none is taken: the
  * keeper follows the source anew (server/source_keeper.c).
  */
-#include "postgres.h"
+#include "base/outbox.h"
 
 #include "access/htup_details.h"
 #include "catalog/pg_subscription.h"
-#include "catalog/pg_type.h"
 #include "commands/trigger.h"
-#include "executor/spi.h"
-#include "fmgr.h"
 #include "replication/logicalworker.h"
 #include "replication/worker_internal.h"
-#include "utils/builtins.h"
 #include "utils/jsonb.h"
-#include "utils/memutils.h"
 #include "utils/rel.h"
-#include "utils/timestamp.h"
-#include "utils/uuid.h"
 
 #include "base/query.h"
 #include "base/version.h"

@@ -9,9 +9,6 @@
  */
 #include "base/outbox.h"
 
-#include "utils/memutils.h"
-#include "utils/timestamp.h"
-
 #include "base/memory.h"
 #include "endpoint/batch.h"
 #include "endpoint/lane.h"

@@ -11,8 +11,6 @@
  */
 #include "base/outbox.h"
 
-#include "utils/memutils.h"
-
 #include "endpoint/batch.h"
 #include "endpoint/lane.h"
 #include "endpoint/outcome.h"

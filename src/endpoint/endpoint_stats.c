@@ -6,8 +6,6 @@
 
 #include <math.h>
 
-#include "utils/timestamp.h"
-
 #include "endpoint/endpoint_stats.h"
 #include "endpoint/lane.h"
 #include "endpoint/outcome.h"

@@ -10,12 +10,9 @@
  */
 #include "base/outbox.h"
 
-#include "fmgr.h"
 #include "mb/pg_wchar.h"
-#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
-#include "utils/memutils.h"
 
 #include "base/version.h"
 #include "endpoint/filter.h"

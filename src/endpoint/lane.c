@@ -13,7 +13,6 @@
 #include "base/outbox.h"
 
 #include "common/hashfn.h"
-#include "utils/memutils.h"
 
 #include "base/memory.h"
 #include "endpoint/lane.h"

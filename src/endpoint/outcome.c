@@ -6,8 +6,6 @@
 #include "base/outbox.h"
 
 #include "access/transam.h"
-#include "utils/memutils.h"
-#include "utils/timestamp.h"
 
 #include "endpoint/lane.h"
 #include "endpoint/log_lines.h"

@@ -6,8 +6,6 @@
 #include "base/outbox.h"
 
 #include "common/pg_prng.h"
-#include "utils/memutils.h"
-#include "utils/timestamp.h"
 
 #include "endpoint/pace.h"
 

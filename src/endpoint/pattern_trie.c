@@ -10,7 +10,6 @@
 #include "base/outbox.h"
 
 #include "common/hashfn.h"
-#include "utils/memutils.h"
 
 #include "base/names.h"
 #include "endpoint/pattern_trie.h"

@@ -7,8 +7,6 @@
  */
 #include "base/outbox.h"
 
-#include "utils/memutils.h"
-
 #include "base/memory.h"
 #include "endpoint/queue.h"
 

@@ -9,8 +9,6 @@
 #include "base/outbox.h"
 
 #include "common/hashfn.h"
-#include "utils/memutils.h"
-#include "utils/timestamp.h"
 
 #include "endpoint/lane.h"
 #include "endpoint/retries.h"

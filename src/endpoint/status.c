@@ -4,8 +4,6 @@
  */
 #include "base/outbox.h"
 
-#include "utils/timestamp.h"
-
 #include "base/memory.h"
 #include "base/settings.h"
 #include "endpoint/log_lines.h"

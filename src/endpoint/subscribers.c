@@ -11,7 +11,6 @@
 
 #include "common/hashfn.h"
 #include "lib/ilist.h"
-#include "utils/memutils.h"
 
 #include "base/compat.h"
 #include "base/memory.h"

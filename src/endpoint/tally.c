@@ -9,11 +9,8 @@
  */
 #include "base/outbox.h"
 
-#include "miscadmin.h"
 #include "port/pg_bswap.h"
 #include "port/pg_bitutils.h"
-#include "utils/memutils.h"
-#include "utils/timestamp.h"
 
 #include "endpoint/tally.h"
 #include "endpoint/tenant.h"

@@ -9,8 +9,6 @@
  */
 #include "base/outbox.h"
 
-#include "utils/timestamp.h"
-
 #include "base/memory.h"
 #include "endpoint/lane.h"
 #include "endpoint/outcome.h"

@@ -8,7 +8,6 @@
 #include "base/outbox.h"
 
 #include "utils/builtins.h"
-#include "utils/memutils.h"
 
 #include "base/encoding.h"
 #include "base/json_text.h"

@@ -12,9 +12,7 @@
 
 #include "commands/dbcommands.h"
 #include "mb/pg_wchar.h"
-#include "miscadmin.h"
 #include "utils/lsyscache.h"
-#include "utils/memutils.h"
 
 #include "base/compat.h"
 #include "base/encoding.h"

@@ -16,7 +16,6 @@
 
 #include "mb/pg_wchar.h"
 #include "utils/builtins.h"
-#include "utils/memutils.h"
 
 #include "base/compat.h"
 #include "base/encoding.h"

@@ -15,8 +15,6 @@
 #include "access/xact.h"
 #include "commands/sequence.h"
 #include "executor/spi.h"
-#include "fmgr.h"
-#include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/fmgrprotos.h"

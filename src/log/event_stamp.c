@@ -4,7 +4,7 @@
  *	  and id.  Also finds the tables of the log.  emit() calls these functions directly.
  *	  A plain INSERT calls them through the column defaults.
  */
-#include "postgres.h"
+#include "base/outbox.h"
 
 #include "access/htup_details.h"
 #include "access/relation.h"
@@ -17,8 +17,6 @@
 #include "commands/extension.h"
 #include "commands/trigger.h"
 #include "executor/tuptable.h"
-#include "fmgr.h"
-#include "miscadmin.h"
 #include "port/atomics.h"
 #include "utils/builtins.h"
 #include "utils/inval.h"
@@ -27,9 +25,7 @@
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 #include "utils/syscache.h"
-#include "utils/timestamp.h"
 #include "utils/uuid.h"
-#include "utils/memutils.h"
 #include "utils/xid8.h"
 
 #include "base/version.h"

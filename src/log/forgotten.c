@@ -9,10 +9,8 @@
 #include "base/outbox.h"
 
 #include "storage/lmgr.h"
-#include "utils/memutils.h"
 
 #include "base/query.h"
-#include "base/table_rows.h"
 #include "log/forgotten.h"
 #include "log/tables.h"
 #include "log/tick.h"

@@ -22,15 +22,11 @@
 #include "base/outbox.h"
 
 #include "access/table.h"
-#include "executor/spi.h"
-#include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "utils/rel.h"
-#include "utils/timestamp.h"
 
 #include "base/crash_point.h"
 #include "base/query.h"
-#include "base/table_rows.h"
 #include "log/kept.h"
 #include "log/transaction.h"
 #include "server/shares.h"

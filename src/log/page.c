@@ -11,8 +11,6 @@
 #include "access/detoast.h"
 #include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
-#include "utils/memutils.h"
-#include "utils/timestamp.h"
 #include "utils/xid8.h"
 
 #include "base/compat.h"

@@ -10,7 +10,6 @@
 #include "access/htup_details.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_proc.h"
-#include "miscadmin.h"
 #include "utils/acl.h"
 #include "utils/catcache.h"
 #include "utils/lsyscache.h"

@@ -20,7 +20,6 @@
 #include "catalog/namespace.h"
 #include "catalog/storage.h"
 #include "common/relpath.h"
-#include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"

@@ -12,17 +12,13 @@
 #include "base/outbox.h"
 
 #include "access/xact.h"
-#include "executor/spi.h"
 #include "storage/lmgr.h"
-#include "utils/builtins.h"
 #include "utils/snapmgr.h"
-#include "utils/timestamp.h"
 
 #include "base/compat.h"
 #include "base/crash_point.h"
 #include "base/query.h"
 #include "base/settings.h"
-#include "base/table_rows.h"
 #include "log/kept.h"
 #include "log/reserve.h"
 #include "log/retention.h"

@@ -16,8 +16,6 @@
 #include "replication/walsender_private.h"
 #include "storage/lwlock.h"
 #include "utils/backend_status.h"
-#include "utils/memutils.h"
-#include "utils/timestamp.h"
 #include "utils/varlena.h"
 
 #include "base/compat.h"

@@ -17,12 +17,9 @@
 #include "executor/spi.h"
 #include "funcapi.h"
 #include "mb/pg_wchar.h"
-#include "miscadmin.h"
 #include "postmaster/interrupt.h"
 #include "utils/builtins.h"
-#include "utils/memutils.h"
 #include "utils/resowner.h"
-#include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
 #include "base/compat.h"

@@ -11,21 +11,18 @@
  * The same hook reports prepared transactions to wakeup.c, and keeps the tables of
  * outbox out of subscriptions.
  */
-#include "postgres.h"
+#include "base/outbox.h"
 
 #include <signal.h>
 
 #include "access/xact.h"
 #include "commands/dbcommands.h"
 #include "commands/defrem.h"
-#include "miscadmin.h"
 #include "nodes/parsenodes.h"
 #include "nodes/pg_list.h"
 #include "storage/latch.h"
 #include "storage/procarray.h"
 #include "tcop/utility.h"
-#include "utils/memutils.h"
-#include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
 #include "base/compat.h"

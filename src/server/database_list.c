@@ -3,7 +3,7 @@
  *	  Owns the launcher's list of the server's databases: the result of its last
  *	  read of pg_database, and which of them were seen to have no extension.
  */
-#include "postgres.h"
+#include "base/outbox.h"
 
 #include "access/heapam.h"
 #include "access/table.h"
@@ -13,7 +13,6 @@
 #include "utils/hsearch.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
-#include "utils/timestamp.h"
 
 #include "server/database_list.h"
 

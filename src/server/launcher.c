@@ -8,14 +8,12 @@
  * again.  The postmaster never restarts workers.  All starts are made here, and their
  * rate is limited here.
  */
-#include "postgres.h"
+#include "base/outbox.h"
 
-#include "miscadmin.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "tcop/tcopprot.h"
-#include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
 #include "base/settings.h"

@@ -2,14 +2,12 @@
  * shmem.c
  *	  Owns the shared memory: the slots of databases, and the statistics of endpoints.
  */
-#include "postgres.h"
+#include "base/outbox.h"
 
 #include "lib/dshash.h"
-#include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/shmem.h"
 #include "utils/dsa.h"
-#include "utils/memutils.h"
 
 #include "base/compat.h"
 #include "server/shmem.h"

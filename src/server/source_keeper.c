@@ -10,16 +10,12 @@
 #include "base/outbox.h"
 
 #include "access/xact.h"
-#include "executor/spi.h"
-#include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "storage/ipc.h"
 #include "tcop/tcopprot.h"
-#include "utils/memutils.h"
 #include "utils/snapmgr.h"
 #include "utils/timeout.h"
-#include "utils/timestamp.h"
 
 #include "base/query.h"
 #include "server/source_keeper.h"

@@ -7,8 +7,6 @@
 
 #include "base/outbox.h"
 
-#include "utils/timestamp.h"
-
 /* Reads whether the database follows a source.  Needs a transaction. */
 extern void outbox_sources_configure(void);
 

@@ -28,7 +28,6 @@
 #include "catalog/pg_subscription_rel.h"
 #include "commands/extension.h"
 #include "commands/trigger.h"
-#include "fmgr.h"
 #include "replication/logicalworker.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"

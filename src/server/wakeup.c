@@ -6,11 +6,9 @@
  * the counter with the value from before it last read the log.  The latch alone is not
  * enough, because any wait inside a transaction can reset it.
  */
-#include "postgres.h"
+#include "base/outbox.h"
 
 #include "access/xact.h"
-#include "fmgr.h"
-#include "miscadmin.h"
 
 #include "base/crash_point.h"
 #include "base/version.h"

@@ -3,13 +3,11 @@
  *	  Owns the worker processes that the launcher has started: how they start
  *	  and end, the notes when one has ended, and when it may start again.
  */
-#include "postgres.h"
+#include "base/outbox.h"
 
 #include <signal.h>
 
-#include "miscadmin.h"
 #include "postmaster/bgworker.h"
-#include "utils/timestamp.h"
 
 #include "server/database_list.h"
 #include "server/worker_processes.h"

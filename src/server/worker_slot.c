@@ -3,17 +3,14 @@
  *	  Owns the worker's side of its slot: how a worker attaches, reports and
  *	  leaves, and how the views show it.
  */
-#include "postgres.h"
+#include "base/outbox.h"
 
-#include "fmgr.h"
 #include "funcapi.h"
-#include "miscadmin.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/proc.h"
 #include "utils/builtins.h"
-#include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
 #include "base/compat.h"
@@ -41,7 +38,6 @@ is_mine(void)
 static void
 leave(int code, Datum arg)
 {
-	(void) arg;
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
 	if (is_mine())
 	{

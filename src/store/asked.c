@@ -13,7 +13,6 @@
 #include "access/tableam.h"
 #include "catalog/namespace.h"
 #include "executor/tuptable.h"
-#include "miscadmin.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"

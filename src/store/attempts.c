@@ -6,10 +6,6 @@
 
 #include <math.h>
 
-#include "miscadmin.h"
-#include "utils/memutils.h"
-#include "utils/timestamp.h"
-
 #include "base/attempt_run.h"
 #include "base/crash_point.h"
 #include "base/encoding.h"

@@ -5,7 +5,6 @@
  */
 #include "base/outbox.h"
 
-#include "miscadmin.h"
 #include "replication/slot.h"
 #include "replication/walsender.h"
 #include "replication/walsender_private.h"

@@ -7,18 +7,11 @@
  */
 #include "base/outbox.h"
 
-#include "catalog/pg_type.h"
-#include "miscadmin.h"
-#include "utils/array.h"
-#include "utils/builtins.h"
 #include "utils/jsonb.h"
-#include "utils/memutils.h"
-#include "utils/timestamp.h"
 
 #include "base/compat.h"
 #include "base/query.h"
 #include "base/settings.h"
-#include "base/table_rows.h"
 #include "endpoint/packed_settings.h"
 #include "log/step.h"
 #include "store/endpoint_options.h"

@@ -11,19 +11,13 @@
  */
 #include "base/outbox.h"
 
-#include "catalog/pg_type.h"
-#include "miscadmin.h"
 #include "port/pg_bswap.h"
 #include "storage/lmgr.h"
-#include "utils/array.h"
-#include "utils/builtins.h"
 #include "utils/lsyscache.h"
 #include "utils/fmgrprotos.h"
-#include "utils/timestamp.h"
 
 #include "base/crash_point.h"
 #include "base/query.h"
-#include "base/table_rows.h"
 #include "base/version.h"
 #include "endpoint/endpoint_stats.h"
 #include "log/tables.h"

@@ -6,15 +6,12 @@
  * Only figures that the workers have published are read, so a scrape costs about a
  * microsecond for each endpoint, and nothing for the events that wait.
  */
-#include "postgres.h"
+#include "base/outbox.h"
 
 #include "catalog/pg_type.h"
-#include "fmgr.h"
 #include "funcapi.h"
-#include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
-#include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
 #include "base/compat.h"

@@ -14,7 +14,6 @@
 #include "access/table.h"
 #include "catalog/namespace.h"
 #include "funcapi.h"
-#include "miscadmin.h"
 #include "utils/fmgroids.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"

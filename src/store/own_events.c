@@ -11,13 +11,9 @@
  */
 #include "base/outbox.h"
 
-#include "catalog/pg_type.h"
-#include "executor/spi.h"
 #include "lib/stringinfo.h"
-#include "utils/builtins.h"
 #include "utils/datetime.h"
 #include "utils/json.h"
-#include "utils/memutils.h"
 
 #include "base/names.h"
 #include "base/query.h"

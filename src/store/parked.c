@@ -5,13 +5,9 @@
  */
 #include "base/outbox.h"
 
-#include "catalog/pg_type.h"
-#include "miscadmin.h"
 #include "utils/fmgrprotos.h"
-#include "utils/memutils.h"
 
 #include "base/query.h"
-#include "base/table_rows.h"
 #include "endpoint/lane.h"
 #include "endpoint/operator.h"
 #include "endpoint/parking.h"

@@ -11,15 +11,9 @@
  */
 #include "base/outbox.h"
 
-#include "catalog/pg_type.h"
-#include "miscadmin.h"
-#include "utils/array.h"
 #include "utils/fmgrprotos.h"
-#include "utils/memutils.h"
-#include "utils/timestamp.h"
 
 #include "base/query.h"
-#include "base/table_rows.h"
 #include "endpoint/lane.h"
 #include "endpoint/parking.h"
 #include "endpoint/retries.h"

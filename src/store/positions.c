@@ -6,16 +6,11 @@
 #include "base/outbox.h"
 
 #include "access/xact.h"
-#include "catalog/pg_type.h"
-#include "miscadmin.h"
 #include "storage/lmgr.h"
-#include "utils/array.h"
-#include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 
 #include "base/query.h"
 #include "base/seq_set.h"
-#include "base/table_rows.h"
 #include "base/version.h"
 #include "endpoint/parking.h"
 #include "endpoint/tally.h"

@@ -5,9 +5,6 @@
  */
 #include "base/outbox.h"
 
-#include "catalog/pg_type.h"
-#include "utils/timestamp.h"
-
 #include "base/query.h"
 #include "store/proofs.h"
 

@@ -17,7 +17,6 @@
 
 #include "common/hashfn.h"
 #include "mb/pg_wchar.h"
-#include "miscadmin.h"
 #include "port.h"
 
 #include "base/compat.h"

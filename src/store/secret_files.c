@@ -16,7 +16,6 @@
 #include <unistd.h>
 
 #include "common/hashfn.h"
-#include "miscadmin.h"
 #include "port.h"
 
 #include "base/settings.h"

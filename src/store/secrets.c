@@ -10,7 +10,6 @@
 #include "base/outbox.h"
 
 #include "catalog/pg_type.h"
-#include "fmgr.h"
 #include "utils/builtins.h"
 #include "utils/jsonb.h"
 

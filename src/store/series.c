@@ -2,10 +2,9 @@
  * series.c
  *	  Owns the form of the rows of outbox.metrics(), and sums over endpoints.
  */
-#include "postgres.h"
+#include "base/outbox.h"
 
 #include "utils/builtins.h"
-#include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
 #include "store/series.h"

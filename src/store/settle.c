@@ -12,8 +12,6 @@
 #include "base/outbox.h"
 
 #include "access/xlog.h"
-#include "utils/builtins.h"
-#include "utils/timestamp.h"
 
 #include "base/crash_point.h"
 #include "base/query.h"

@@ -7,16 +7,13 @@
  * a sum over endpoints goes down when one is dropped, and so does that of the others when a
  * tenant leaves them.
  */
-#include "postgres.h"
+#include "base/outbox.h"
 
 #include "catalog/pg_collation.h"
 #include "catalog/pg_type.h"
-#include "fmgr.h"
 #include "funcapi.h"
-#include "miscadmin.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
-#include "utils/timestamp.h"
 #include "utils/tuplestore.h"
 
 #include "base/compat.h"

@@ -10,8 +10,6 @@
  */
 #include "base/outbox.h"
 
-#include "utils/timestamp.h"
-
 #include "server/shares.h"
 #include "store/totals.h"
 

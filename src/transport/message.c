@@ -5,7 +5,6 @@
 #include "base/outbox.h"
 
 #include "mb/pg_wchar.h"
-#include "utils/timestamp.h"
 
 #include "base/encoding.h"
 #include "format/cloudevents.h"

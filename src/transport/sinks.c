@@ -9,10 +9,7 @@
 #include "base/outbox.h"
 
 #include "access/xact.h"
-#include "fmgr.h"
-#include "miscadmin.h"
 #include "port/atomics.h"
-#include "utils/memutils.h"
 
 #include "base/settings.h"
 #include "log/step.h"

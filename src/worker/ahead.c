@@ -13,8 +13,6 @@
  */
 #include "base/outbox.h"
 
-#include "utils/timestamp.h"
-
 #include "endpoint/subscribers.h"
 #include "log/log.h"
 #include "worker/ahead.h"

@@ -15,12 +15,9 @@
 
 #include <math.h>
 
-#include "utils/timestamp.h"
-
 #include "base/crash_point.h"
 #include "base/query.h"
 #include "base/settings.h"
-#include "base/table_rows.h"
 #include "endpoint/subscribers.h"
 #include "endpoint/tally.h"
 #include "endpoint/window.h"

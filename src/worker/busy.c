@@ -18,9 +18,6 @@
  */
 #include "base/outbox.h"
 
-#include "utils/memutils.h"
-#include "utils/timestamp.h"
-
 #include "worker/busy.h"
 #include "worker/loop.h"
 

@@ -10,9 +10,6 @@
 
 #include <math.h>
 
-#include "utils/memutils.h"
-#include "utils/timestamp.h"
-
 #include "base/encoding.h"
 #include "base/settings.h"
 #include "endpoint/status.h"

@@ -8,11 +8,7 @@
  */
 #include "base/outbox.h"
 
-#include "utils/builtins.h"
-#include "utils/memutils.h"
-
 #include "base/query.h"
-#include "base/table_rows.h"
 #include "worker/changes.h"
 #include "worker/loop.h"
 #include "worker/roster.h"

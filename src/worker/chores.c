@@ -10,9 +10,7 @@
  */
 #include "base/outbox.h"
 
-#include "miscadmin.h"
 #include "storage/latch.h"
-#include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
 #include "base/crash_point.h"

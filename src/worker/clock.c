@@ -11,9 +11,7 @@
  */
 #include "base/outbox.h"
 
-#include "catalog/pg_type.h"
 #include "portability/instr_time.h"
-#include "utils/timestamp.h"
 
 #include "base/query.h"
 #include "endpoint/status.h"

@@ -10,9 +10,6 @@
  */
 #include "base/outbox.h"
 
-#include "utils/memutils.h"
-#include "utils/timestamp.h"
-
 #include "worker/command_pass.h"
 #include "worker/loop.h"
 #include "worker/roster.h"

@@ -15,14 +15,9 @@
  */
 #include "base/outbox.h"
 
-#include "catalog/pg_type.h"
 #include "storage/lmgr.h"
-#include "utils/builtins.h"
-#include "utils/timestamp.h"
-#include "utils/uuid.h"
 
 #include "base/query.h"
-#include "base/table_rows.h"
 #include "endpoint/operator.h"
 #include "endpoint/window.h"
 #include "log/forgotten.h"

@@ -10,8 +10,6 @@
  */
 #include "base/outbox.h"
 
-#include "utils/timestamp.h"
-
 #include "endpoint/subscribers.h"
 #include "endpoint/window.h"
 #include "server/shares.h"

@@ -8,8 +8,6 @@
  */
 #include "base/outbox.h"
 
-#include "utils/timestamp.h"
-
 #include "endpoint/filter.h"
 #include "endpoint/pace.h"
 #include "worker/busy.h"

@@ -14,13 +14,9 @@
  */
 #include "base/outbox.h"
 
-#include "catalog/pg_type.h"
 #include "nodes/pg_list.h"
-#include "utils/array.h"
-#include "utils/timestamp.h"
 
 #include "base/query.h"
-#include "base/table_rows.h"
 #include "endpoint/subscribers.h"
 #include "endpoint/tenant.h"
 #include "log/kept.h"

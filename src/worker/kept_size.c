@@ -9,11 +9,7 @@
  */
 #include "base/outbox.h"
 
-#include "catalog/pg_type.h"
-#include "utils/array.h"
-
 #include "base/query.h"
-#include "base/table_rows.h"
 #include "worker/kept_size.h"
 
 /* Rows whose sizes are read at a time. */

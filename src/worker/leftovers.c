@@ -14,15 +14,9 @@
  */
 #include "base/outbox.h"
 
-#include "executor/spi.h"
 #include "nodes/pg_list.h"
-#include "utils/builtins.h"
-#include "utils/memutils.h"
-#include "utils/timestamp.h"
-#include "utils/xid8.h"
 
 #include "base/query.h"
-#include "base/table_rows.h"
 #include "log/kept.h"
 #include "log/step.h"
 #include "log/transaction.h"

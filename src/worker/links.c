@@ -8,8 +8,6 @@
  */
 #include "base/outbox.h"
 
-#include "utils/memutils.h"
-
 #include "endpoint/operator.h"
 #include "endpoint/status.h"
 #include "store/endpoint_options.h"

@@ -9,16 +9,8 @@
  */
 #include "base/outbox.h"
 
-#include "catalog/pg_type.h"
-#include "executor/spi.h"
-#include "utils/builtins.h"
-#include "utils/memutils.h"
-#include "utils/timestamp.h"
-#include "utils/xid8.h"
-
 #include "base/crash_point.h"
 #include "base/query.h"
-#include "base/table_rows.h"
 #include "endpoint/operator.h"
 #include "endpoint/outcome.h"
 #include "endpoint/parking.h"

@@ -8,7 +8,6 @@
 #include "base/outbox.h"
 
 #include "utils/hsearch.h"
-#include "utils/memutils.h"
 
 #include "endpoint/subscribers.h"
 #include "worker/others.h"

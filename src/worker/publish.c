@@ -7,10 +7,7 @@
 #include "base/outbox.h"
 
 #include "access/xlog.h"
-#include "miscadmin.h"
 #include "pgstat.h"
-#include "utils/memutils.h"
-#include "utils/timestamp.h"
 
 #include "endpoint/endpoint.h"
 #include "endpoint/endpoint_stats.h"

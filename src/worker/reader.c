@@ -5,8 +5,6 @@
  */
 #include "base/outbox.h"
 
-#include "utils/timestamp.h"
-
 #include "base/crash_point.h"
 #include "endpoint/retries.h"
 #include "endpoint/status.h"

@@ -10,18 +10,9 @@
  */
 #include "base/outbox.h"
 
-#include "catalog/pg_type.h"
-#include "executor/spi.h"
-#include "miscadmin.h"
-#include "utils/builtins.h"
-#include "utils/memutils.h"
-#include "utils/timestamp.h"
-#include "utils/xid8.h"
-
 #include "base/crash_point.h"
 #include "base/query.h"
 #include "base/settings.h"
-#include "base/table_rows.h"
 #include "endpoint/status.h"
 #include "endpoint/subscribers.h"
 #include "endpoint/tally.h"

@@ -11,17 +11,10 @@
  */
 #include "base/outbox.h"
 
-#include "catalog/pg_type.h"
-#include "utils/builtins.h"
-#include "utils/memutils.h"
-#include "utils/timestamp.h"
-#include "utils/uuid.h"
-
 #include "base/crash_point.h"
 #include "base/memory.h"
 #include "base/names.h"
 #include "base/query.h"
-#include "base/table_rows.h"
 #include "endpoint/parking.h"
 #include "endpoint/retries.h"
 #include "endpoint/subscribers.h"

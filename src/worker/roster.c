@@ -8,10 +8,6 @@
  */
 #include "base/outbox.h"
 
-#include "miscadmin.h"
-#include "utils/memutils.h"
-#include "utils/timestamp.h"
-
 #include "base/query.h"
 #include "endpoint/subscribers.h"
 #include "endpoint/window.h"

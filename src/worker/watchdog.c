@@ -19,7 +19,6 @@
 #include <unistd.h>
 #include <sys/syscall.h>
 
-#include "miscadmin.h"
 #include "storage/ipc.h"
 #include "storage/proc.h"
 

@@ -12,15 +12,12 @@
 #include "base/outbox.h"
 
 #include "libpq/pqsignal.h"
-#include "miscadmin.h"
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "tcop/tcopprot.h"
-#include "utils/memutils.h"
-#include "utils/timestamp.h"
 
 #include "base/compat.h"
 #include "base/crash_point.h"

@@ -7,12 +7,9 @@
 
 #include <sys/resource.h>
 
-#include "miscadmin.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
-#include "utils/memutils.h"
-#include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
 #include "base/crash_point.h"
