@@ -37,7 +37,6 @@
  */
 #define READ_REST_FACTOR 100
 
-
 /*
  * The first row that is left.  The rows before it have been moved.  The index may
  * still lead to them while an old snapshot could see them, so the scan begins here.

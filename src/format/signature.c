@@ -329,7 +329,7 @@ sign_with_private(const OutboxKey *key, const char *head, size_t head_len,
 				  const char *body, size_t body_len, uint8 *signature)
 {
 	(void) key, (void) head, (void) head_len, (void) body, (void) body_len,
-	signing_failed(); /* no such secret can be decoded */
+		signing_failed(); /* no such secret can be decoded */
 	return 0;
 }
 

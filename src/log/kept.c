@@ -51,7 +51,7 @@
 /* Wait after a lock was not free (µs). */
 #define AGAIN_AFTER (200 * 1000)
 
-static bool			   copying; /* slices were copied, and the piece is not emptied */
+static bool copying; /* slices were copied, and the piece is not emptied */
 /* Events up to this number are copied.  The copy ends at 'upto'. */
 static int64	   copied;
 static int64	   upto;
@@ -289,9 +289,8 @@ outbox_kept_tidy_time(void)
 {
 	if (copying)
 		return DT_NOEND;
-	return outbox_serves_database() && pg_atomic_read_u32(&outbox_db->released) ?
-		0 :
-		tidy_at;
+	return outbox_serves_database() && pg_atomic_read_u32(&outbox_db->released) ? 0 :
+																				  tidy_at;
 }
 
 /* All copies are examined again if rows were deleted since the last slice. */

@@ -26,14 +26,14 @@
 #include "log/transaction.h"
 #include "server/subscription.h"
 
-static int			   events_piece;
-static int			   attempts_piece;
-static TimestampTz	   events_since;
-static TimestampTz	   attempts_since;
-static int			   events_keep; /* s: outbox.retention_here has it (0: the setting) */
-static int			   attempts_keep; /* the same */
-static TimestampTz	   retry_at;
-static bool			   ahead; /* outbox.pieces has a time in the future */
+static int		   events_piece;
+static int		   attempts_piece;
+static TimestampTz events_since;
+static TimestampTz attempts_since;
+static int		   events_keep;	  /* s: outbox.retention_here has it (0: the setting) */
+static int		   attempts_keep; /* the same */
+static TimestampTz retry_at;
+static bool		   ahead; /* outbox.pieces has a time in the future */
 /* Another session has a lock on the piece that is to be emptied. */
 static bool locked_out;
 

@@ -156,8 +156,7 @@ find_stuck(int32 endpoint_id, uint64 tenant)
 		OutboxHold *h = &outbox_shared->holds[i];
 
 		if (h->dboid == outbox_db->dboid && h->step == OUTBOX_STEP_SEND &&
-			h->tenant == tenant &&
-			(tenant != 0 || h->endpoint_id == endpoint_id))
+			h->tenant == tenant && (tenant != 0 || h->endpoint_id == endpoint_id))
 			return h;
 	}
 	return NULL;

@@ -11,12 +11,12 @@
 
 #include "server/shares.h"
 
-static int			   me;	 /* this worker's index + 1 */
-static uint64		   seen; /* shares_changed when this worker last read the shares */
-static bool			   served[OUTBOX_SHARES];
-static bool			   leaving[OUTBOX_SHARES];
-static int			   nserved;
-static int			   nleaving;
+static int	  me;	/* this worker's index + 1 */
+static uint64 seen; /* shares_changed when this worker last read the shares */
+static bool	  served[OUTBOX_SHARES];
+static bool	  leaving[OUTBOX_SHARES];
+static int	  nserved;
+static int	  nleaving;
 
 int
 outbox_share_of(int32 endpoint_id)

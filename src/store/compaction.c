@@ -49,9 +49,9 @@
  */
 #define COMPACT_AGAIN (200 * 1000)
 
-static TimestampTz	   compact_at;	 /* not before this time */
-static TimestampTz	   compacted_at; /* when this worker did it last */
-static int			   compacted;	 /* rows that it left */
+static TimestampTz compact_at;	 /* not before this time */
+static TimestampTz compacted_at; /* when this worker did it last */
+static int		   compacted;	 /* rows that it left */
 
 #define POSITION_NAMES \
 	"number, endpoint_id, shared, generation, read_tick, read, read_seq_low," \

@@ -19,9 +19,9 @@
 
 #define ROW_BYTES 160 /* of a row, about */
 
-static int32		   shared_id;	  /* the id of the row that the idle endpoints of this
+static int32 shared_id;		/* the id of the row that the idle endpoints of this
 									* worker share */
-static int32		   newest_shared; /* of the row that was written last */
+static int32 newest_shared; /* of the row that was written last */
 
 void
 outbox_positions_init(void)

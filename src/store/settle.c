@@ -57,13 +57,13 @@
 #define POSITIONS_OF_ROW 32
 #define PARTS_OF_ENDPOINT 32
 
-static int			   share_budget; /* endpoints that may still begin to share in this
+static int		   share_budget; /* endpoints that may still begin to share in this
 									  * settle */
-static int64		   shared_tick;	 /* as last written */
-static int64		   shared_seq;
-static TimestampTz	   shared_at;
-static bool			   storable_again;	/* see outbox_settle_was_released() */
-static bool			   some_unstorable; /* false: no endpoint is */
+static int64	   shared_tick;	 /* as last written */
+static int64	   shared_seq;
+static TimestampTz shared_at;
+static bool		   storable_again;	/* see outbox_settle_was_released() */
+static bool		   some_unstorable; /* false: no endpoint is */
 
 void
 outbox_settle_init(int64 last_shared_tick)

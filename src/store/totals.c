@@ -15,13 +15,13 @@
 
 #define STORE_EVERY (1 * USECS_PER_SEC)
 
-static bool			   were_read;
-static int64		   stored[OUTBOX_COUNTERS];	   /* as last committed */
-static int64		   adding[OUTBOX_COUNTERS];	   /* in the current settle */
-static bool			   added;					   /* true if that has them */
-static int64		   candidate[OUTBOX_COUNTERS]; /* shown once the WAL is flushed ... */
-static XLogRecPtr	   candidate_lsn; /* ... up to here (0: there are none) */
-static TimestampTz	   stored_at;
+static bool		   were_read;
+static int64	   stored[OUTBOX_COUNTERS];	   /* as last committed */
+static int64	   adding[OUTBOX_COUNTERS];	   /* in the current settle */
+static bool		   added;					   /* true if that has them */
+static int64	   candidate[OUTBOX_COUNTERS]; /* shown once the WAL is flushed ... */
+static XLogRecPtr  candidate_lsn;			   /* ... up to here (0: there are none) */
+static TimestampTz stored_at;
 
 /*
  * The extension may have been dropped and created again since the totals were read.

@@ -47,10 +47,10 @@
 /* At most 1/KEPT_SHARE of the log's events is kept until its next piece is emptied. */
 #define KEPT_SHARE 4
 
-static TimestampTz	   look_at;
-static TimestampTz	   wait_until; /* no step before: outcomes have to be settled first */
-static bool			   more;	   /* true if an endpoint can go on at once */
-static int			   next;	   /* in the roster: whose turn it is */
+static TimestampTz look_at;
+static TimestampTz wait_until; /* no step before: outcomes have to be settled first */
+static bool		   more;	   /* true if an endpoint can go on at once */
+static int		   next;	   /* in the roster: whose turn it is */
 
 /* By the last look.  The log may be retained from these numbers on (0: all of it). */
 static int64 limit_cut; /* by outbox.max_backlog_size */

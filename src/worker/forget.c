@@ -73,9 +73,9 @@ typedef struct Pass
 	char	  tenant[OUTBOX_MAX_TENANT + 1];
 } Pass;
 
-static Pass			   pass;
-static TimestampTz	   next_at;
-static TimestampTz	   report_at;
+static Pass		   pass;
+static TimestampTz next_at;
+static TimestampTz report_at;
 
 /* ------------------------------------------------------- copies in memory */
 

@@ -50,16 +50,16 @@ typedef struct Leftover
 	bool  done;		  /* true if all are, and it may be loaded */
 } Leftover;
 
-static List			  *dropped;
-static List			  *moved;
-static bool			   released; /* true if rows of endpoints on 'dropped' were deleted */
-static bool			   secrets;
-static bool			   searching;
-static int32		   searched; /* endpoints up to this one were looked at */
-static TimestampTz	   changes_at = DT_NOEND;
-static TimestampTz	   forgotten_at;
-static TimestampTz	   dropped_at; /* 'dropped' rests until then */
-static TimestampTz	   moved_at;   /* the same for moved endpoints */
+static List		  *dropped;
+static List		  *moved;
+static bool		   released; /* true if rows of endpoints on 'dropped' were deleted */
+static bool		   secrets;
+static bool		   searching;
+static int32	   searched; /* endpoints up to this one were looked at */
+static TimestampTz changes_at = DT_NOEND;
+static TimestampTz forgotten_at;
+static TimestampTz dropped_at; /* 'dropped' rests until then */
+static TimestampTz moved_at;   /* the same for moved endpoints */
 
 static Leftover *
 add(List **list, int32 id)

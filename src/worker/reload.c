@@ -43,7 +43,6 @@
 static OutboxEndpoint *meeting;				  /* the endpoint that is being loaded */
 static uint16		   weight[OUTBOX_SHARES]; /* endpoints of each share */
 
-
 /*
  * The changes that are visible in this snapshot were read, as text.  NULL: all settings
  * are to be read.

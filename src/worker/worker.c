@@ -80,8 +80,8 @@
 /* µs by which the next read is put off at most, also after a flush that took very long */
 #define PUT_OFF_MAX (100 * 1000)
 
-static char			  *instance_name; /* outbox.instance_name when the process started */
-static MemoryContext   loop_cxt;
+static char			*instance_name; /* outbox.instance_name when the process started */
+static MemoryContext loop_cxt;
 
 static uint64	   seen_emitted;
 static TimestampTz fill_at; /* when an endpoint has something to send by itself */

@@ -89,8 +89,8 @@ wait_ms(long ms)
 static void
 wait_for_change(uint64 changed)
 {
-	for (long ms = Min(IDLE_LOOK, outbox_retention_of_events() * 100L); ms > 0 &&
-		 pg_atomic_read_u64(&outbox_db->changed) == changed &&
+	for (long ms = Min(IDLE_LOOK, outbox_retention_of_events() * 100L);
+		 ms > 0 && pg_atomic_read_u64(&outbox_db->changed) == changed &&
 		 !outbox_worker_slots_lack();
 		 ms -= LACK_LOOK)
 		wait_ms(Min(ms, LACK_LOOK));
