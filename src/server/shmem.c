@@ -27,7 +27,9 @@ typedef struct StatsShared
 												 * stats_area() */
 } StatsShared;
 
-OutboxShared *outbox_shared = NULL;
+OutboxShared   *outbox_shared = NULL;
+OutboxWorker   *outbox_self;
+OutboxDatabase *outbox_db;
 
 static StatsShared *stats_shared = NULL;
 static void (*previous_request)(void) = NULL;

@@ -19,9 +19,6 @@
 #include "server/shares.h"
 #include "server/worker_slot.h"
 
-OutboxWorker   *outbox_self;
-OutboxDatabase *outbox_db;
-
 static uint64 my_generation; /* the number of this process's start */
 
 /* True if the slot is still this process's.  The lock is held. */
