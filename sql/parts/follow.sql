@@ -313,7 +313,6 @@ BEGIN
         ELSIF said[5] IS NOT NULL THEN
             PERFORM outbox.note_missed(name, conninfo, publication, said[5]::pg_lsn, said[6]::pg_lsn, NULL);
         END IF;
-        n := outbox.copy_source(name, conninfo, publication, said[3]::pg_snapshot, CASE WHEN same THEN f.taken END);
         -- From 17 on a subscription without the option would take it from the slot.
         EXECUTE format('CREATE SUBSCRIPTION %I CONNECTION %L PUBLICATION %I'
                        ' WITH (slot_name = %L, create_slot = false, copy_data = false%s)', subscription, conninfo, publication, slot,
@@ -333,6 +332,8 @@ BEGIN
     RETURN n;
 END $$;
 COMMENT ON FUNCTION outbox.take_over IS
+        -- Behind the subscription, by which the events are counted.
+        n := outbox.copy_source(name, conninfo, publication, said[3]::pg_snapshot, CASE WHEN same THEN f.taken END);
 'Makes events of rows that a source has and this server has not, and subscribes to the next ones';
 
 CREATE FUNCTION outbox.timeline() RETURNS text

@@ -161,6 +161,10 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox.follow_anew IS 'Takes over again from sources whose history, or that of this server, is another one than before';
 
+CREATE FUNCTION outbox.events_taken(subscription oid) RETURNS int8
+LANGUAGE C VOLATILE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'outbox_events_taken_1_0';
+COMMENT ON FUNCTION outbox.events_taken IS 'How many events came by a subscription since the server started (NULL: they are not counted)';
+
 CREATE VIEW outbox.sources AS
 SELECT f.name,
        CASE WHEN s.oid IS NULL THEN 'gone'
@@ -179,7 +183,7 @@ SELECT f.name,
             WHEN NOT s.subenabled THEN 'subscription ' || s.subname || ' is disabled'
             WHEN w.pid IS NULL THEN 'no process receives: the log of this server says why' END AS reason,
        f.followed_at, f.slot, f.asked_at, f.answered_at, f.last_event_at, f.behind, f.retained, f.room, w.last_msg_receipt_time AS heard_at,
-       f.late_since,
+       f.late_since, outbox.events_taken(f.subscription) AS taken,
        (SELECT count(*) FROM outbox.refused_events r WHERE r.source = f.name) AS refused,
        (SELECT COALESCE(sum(COALESCE(m.at_most, GREATEST(m.at_least, 1))), 0)::int8 FROM outbox.missed_events m WHERE m.source = f.name) AS missed
 FROM outbox.followed f
@@ -189,7 +193,7 @@ COMMENT ON VIEW outbox.sources IS 'Servers whose events are delivered here, and 
 COMMENT ON COLUMN outbox.sources.name IS 'name that `outbox.follow()` was given';
 COMMENT ON COLUMN outbox.sources.state IS '`streaming`, `behind`, `copying`, `disconnected`, `refused`, `disabled`, `slot_lost`, `publication_lost`, `version_differs`, `restored` or `gone`';
 COMMENT ON COLUMN outbox.sources.reason IS 'why it does not stream, or does not answer (NULL: it does)';
-COMMENT ON COLUMN outbox.sources.followed_at IS 'when `outbox.follow()` was called';
+COMMENT ON COLUMN outbox.sources.followed_at IS 'when `outbox.follow()` was called, or it was followed anew';
 COMMENT ON COLUMN outbox.sources.slot IS 'its replication slot at the source';
 COMMENT ON COLUMN outbox.sources.asked_at IS 'when the source was asked last, every 30 s (NULL: not yet)';
 COMMENT ON COLUMN outbox.sources.answered_at IS 'when it said the next four (NULL: not yet)';
@@ -199,5 +203,6 @@ COMMENT ON COLUMN outbox.sources.retained IS 'bytes of WAL that the slot retains
 COMMENT ON COLUMN outbox.sources.room IS 'bytes that it may still retain (NULL: `max_slot_wal_keep_size` sets no limit)';
 COMMENT ON COLUMN outbox.sources.heard_at IS 'when the source was heard last (NULL: not connected)';
 COMMENT ON COLUMN outbox.sources.late_since IS 'events of this time are not taken yet, though the source was asked since (NULL: all are)';
+COMMENT ON COLUMN outbox.sources.taken IS 'events that were taken since `followed_at`, or since a later start of this server (NULL: it counts for 256 sources, and this is one more)';
 COMMENT ON COLUMN outbox.sources.refused IS 'rows in `outbox.refused_events`';
 COMMENT ON COLUMN outbox.sources.missed IS 'events that the source had removed before they were taken, at most (`outbox.missed_events`)';

@@ -686,10 +686,11 @@ SELECT * FROM (VALUES
     (48, 'outbox_source_answered_seconds', 'gauge', 'source', 'Time since a source last answered'),
     (49, 'outbox_source_behind_seconds', 'gauge', 'source', 'Age of events of a source that are not taken yet, or 0'),
     (50, 'outbox_source_missed_events', 'gauge', 'source', 'Events that a source had removed before they were taken'),
-    (51, 'outbox_tenant_delivered_per_second', 'gauge', NULL::text, 'Deliveries to the endpoints of a tenant, or without the label of all others, over the last minute'),
-    (52, 'outbox_tenant_failed_attempts_per_second', 'gauge', NULL::text, 'Failed attempts of the same, over the last minute'),
-    (53, 'outbox_tenant_deliveries', 'gauge', 'status', 'Deliveries of the same that are not done, by status'),
-    (54, 'outbox_tenant_oldest_pending_seconds', 'gauge', NULL::text, 'Age of the oldest event of the same that waits for its first attempt')) v (number, metric, type, label, help);
+    (51, 'outbox_source_taken_total', 'counter', 'source', 'Events that were taken from a source, since it is followed and the server started'),
+    (52, 'outbox_tenant_delivered_per_second', 'gauge', NULL::text, 'Deliveries to the endpoints of a tenant, or without the label of all others, over the last minute'),
+    (53, 'outbox_tenant_failed_attempts_per_second', 'gauge', NULL::text, 'Failed attempts of the same, over the last minute'),
+    (54, 'outbox_tenant_deliveries', 'gauge', 'status', 'Deliveries of the same that are not done, by status'),
+    (55, 'outbox_tenant_oldest_pending_seconds', 'gauge', NULL::text, 'Age of the oldest event of the same that waits for its first attempt')) v (number, metric, type, label, help);
 COMMENT ON VIEW outbox.metric_names IS 'The figures that outbox.metrics() can show';
 COMMENT ON COLUMN outbox.metric_names.number IS 'their order';
 COMMENT ON COLUMN outbox.metric_names.metric IS 'name of the figure';
@@ -782,7 +783,8 @@ BEGIN
             ('outbox_source_room_bytes', f.room),
             ('outbox_source_answered_seconds', EXTRACT(epoch FROM clock_timestamp() - f.answered_at)),
             ('outbox_source_behind_seconds', COALESCE(EXTRACT(epoch FROM clock_timestamp() - f.late_since), 0)),
-            ('outbox_source_missed_events', f.missed)) v(metric, value)
+            ('outbox_source_missed_events', f.missed),
+            ('outbox_source_taken_total', f.taken)) v(metric, value)
         WHERE v.value IS NOT NULL
         UNION ALL
         SELECT 'outbox_workers', NULL, NULL, count(*) FILTER (WHERE w.pid IS NOT NULL) FROM workers w

@@ -21,6 +21,7 @@
 #include "replication/logicalworker.h"
 #include "replication/worker_internal.h"
 #include "utils/jsonb.h"
+#include "utils/lsyscache.h"
 #include "utils/rel.h"
 
 #include "base/query.h"
@@ -28,6 +29,7 @@
 #include "emit/emit.h"
 #include "log/event_stamp.h"
 #include "log/step.h"
+#include "server/taken.h"
 
 /* The columns of both tables. */
 enum
@@ -218,6 +220,7 @@ OUTBOX_FUNCTION(outbox_take_1_0, 0)
 	TriggerData	   *trigger = (TriggerData *) fcinfo->context;
 	Taken			t = {0};
 	OutboxStepError refused;
+	Oid				subscription = InvalidOid;
 
 	if (!is_trigger_of_taken(fcinfo))
 		ereport(ERROR,
@@ -233,9 +236,16 @@ OUTBOX_FUNCTION(outbox_take_1_0, 0)
 			read_source();
 		if (was_taken(&t))
 			return PointerGetDatum(NULL);
+		subscription = MySubscription->oid;
 	}
+	else if (!t.null[TAKEN_SOURCE])
+		subscription = get_subscription_oid(
+			psprintf("outbox_%s", TextDatumGetCString(t.column[TAKEN_SOURCE])), true);
 	if (outbox_step_try_part(read_event, &t, &refused))
+	{
 		outbox_append(&t.event, &t.id);
+		outbox_taken_add(subscription);
+	}
 	else
 		set_row_aside(trigger, refused.message);
 	return PointerGetDatum(NULL);

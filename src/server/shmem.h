@@ -299,6 +299,16 @@ typedef enum OutboxStep
 	OUTBOX_STEPS
 } OutboxStep;
 
+/* The number of sources of which events that are taken are counted. */
+#define OUTBOX_MAX_SOURCES 256
+
+/* Events that were taken from a source.  Under outbox_shared->lock. */
+typedef struct OutboxTaken
+{
+	Oid	   subscription; /* InvalidOid: free */
+	uint64 events;
+} OutboxTaken;
+
 #define OUTBOX_MAX_HOLDS 512
 #define OUTBOX_HOLD_MESSAGE 200
 
@@ -336,6 +346,7 @@ typedef struct OutboxShared
 	 */
 	bool		   reprobe;
 	OutboxDatabase databases[OUTBOX_MAX_DATABASES];
+	OutboxTaken	   taken[OUTBOX_MAX_SOURCES];
 	OutboxHold	   holds[OUTBOX_MAX_HOLDS]; /* of all databases; under 'lock' */
 	bool		   any_stuck; /* 'holds' has, or had, some of OUTBOX_STEP_SEND */
 } OutboxShared;

@@ -19,6 +19,7 @@
 
 #include "base/query.h"
 #include "server/source_keeper.h"
+#include "server/taken.h"
 
 #define ROUND_EVERY (30 * USECS_PER_SEC)
 #define ROUND_MOST 20000   /* ms */
@@ -32,6 +33,7 @@ void
 outbox_sources_configure(void)
 {
 	follows = outbox_query("SELECT FROM outbox.followed LIMIT 1") > 0;
+	outbox_taken_forget();
 }
 
 TimestampTz
