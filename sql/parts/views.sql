@@ -538,7 +538,10 @@ SELECT CASE WHEN NOT outbox.preloaded() THEN 'not_preloaded'
             WHEN w.pid IS NULL AND (SELECT d.datistemplate FROM pg_database d WHERE d.datname = current_database())
                  THEN 'no worker serves a template database (IS_TEMPLATE)'
             WHEN w.state = 'starting' THEN COALESCE(w.reason, 'the worker is starting')
-            ELSE COALESCE(w.reason, h.reason, r.reason) END AS reason,
+            ELSE COALESCE(w.reason, h.reason,
+                          (SELECT concat('not streaming: ', string_agg(concat('source ', f.name, ' (', f.state, ')'), ', '),
+                                         '; see outbox.sources') FROM outbox.sources f WHERE f.state <> 'streaming' HAVING count(*) > 0),
+                          r.reason) END AS reason,
        l.bytes AS log_bytes,
        outbox.size_now('{attempt_log_0,attempt_log_1,attempt_log_2,attempt_runs_0,attempt_runs_1,attempt_runs_2}') AS attempts_bytes,
        outbox.size_now('{parked,kept_events}') AS parked_bytes,
@@ -580,8 +583,8 @@ COMMENT ON COLUMN outbox.status.state IS
 'running, stuck (a worker that runs does nothing for 10 s), held, disabled, no_worker, not_preloaded or '
 'version_mismatch';
 COMMENT ON COLUMN outbox.status.reason IS
-'why it is not running, which steps are on hold, or which transaction keeps old events, attempts or positions '
-'(NULL: none of these)';
+'why it is not running, which steps are on hold, which sources do not stream, or which transaction keeps old '
+'events, attempts or positions (NULL: none of these)';
 COMMENT ON COLUMN outbox.status.log_bytes IS 'size of the log with its indexes, in bytes';
 COMMENT ON COLUMN outbox.status.attempts_bytes IS 'size of outbox.attempts with its index, in bytes';
 COMMENT ON COLUMN outbox.status.parked_bytes IS
@@ -683,7 +686,7 @@ SELECT * FROM (VALUES
     (45, 'outbox_source_behind_bytes', 'gauge', 'source', 'WAL of a source that is not taken yet'),
     (46, 'outbox_source_retained_bytes', 'gauge', 'source', 'WAL that its slot retains at a source'),
     (47, 'outbox_source_room_bytes', 'gauge', 'source', 'WAL that its slot may still retain, where that is limited'),
-    (48, 'outbox_source_answered_seconds', 'gauge', 'source', 'Time since a source last answered'),
+    (48, 'outbox_source_answered_seconds', 'gauge', 'source', 'Time since a source last answered, or was followed'),
     (49, 'outbox_source_behind_seconds', 'gauge', 'source', 'Age of events of a source that are not taken yet, or 0'),
     (50, 'outbox_source_missed_events', 'gauge', 'source', 'Events that a source had removed before they were taken'),
     (51, 'outbox_source_taken_total', 'counter', 'source', 'Events that were taken from a source, since it is followed and the server started'),
@@ -781,7 +784,7 @@ BEGIN
             ('outbox_source_behind_bytes', f.behind),
             ('outbox_source_retained_bytes', f.retained),
             ('outbox_source_room_bytes', f.room),
-            ('outbox_source_answered_seconds', EXTRACT(epoch FROM clock_timestamp() - f.answered_at)),
+            ('outbox_source_answered_seconds', EXTRACT(epoch FROM clock_timestamp() - COALESCE(f.answered_at, f.followed_at))),
             ('outbox_source_behind_seconds', COALESCE(EXTRACT(epoch FROM clock_timestamp() - f.late_since), 0)),
             ('outbox_source_missed_events', f.missed),
             ('outbox_source_taken_total', f.taken)) v(metric, value)

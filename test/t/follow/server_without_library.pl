@@ -68,7 +68,7 @@ $receiver->wait_delivered(1, id => $_) foreach @ids;
 is_deeply([ map { $_->{id} } $receiver->requests(path => '/ok/billing') ], \@ids, 'each is delivered under its id, in order, and what was rolled back is not');
 is(ask("SELECT tenant || ' ' || headers::text || ' ' || key FROM outbox.all_events WHERE id = '$earlier'"), 'acme {"X-A": "b"} c7', 'with tenant, headers and key');
 is(ask("SELECT created_at FROM outbox.all_events WHERE id = '$ids[1]'"), at_source("SELECT created_at FROM outbox.events WHERE id = '$ids[1]'"), 'and its time');
-is(ask('SELECT state FROM outbox.sources'), 'streaming', 'the view says so');
+is(ask('SELECT s.state, t.reason FROM outbox.sources s, outbox.status t'), 'streaming|', 'the view says so');
 ok(wait_sql($follower, 'SELECT answered_at IS NOT NULL FROM outbox.sources'), 'a process asks the source, without a call');
 ask('SELECT outbox.keep_sources()');
 is(ask('SELECT last_event_at FROM outbox.sources'), at_source('SELECT max(created_at) FROM outbox.events'), 'and learns when it emitted last');
@@ -164,6 +164,7 @@ $source->safe_psql('shop', 'SELECT pg_drop_replication_slot(slot_name) FROM pg_r
 push @ids, announce(14);
 ask('SELECT outbox.keep_sources()');
 is(ask('SELECT state FROM outbox.sources'), 'slot_lost', 'a slot that is gone is seen');
+is(ask('SELECT state, reason FROM outbox.status'), 'running|not streaming: source shop (slot_lost); see outbox.sources', 'also in the status');
 # It waits for a transaction of the source, and then reads.
 $open = $source->background_psql('shop', on_error_stop => 1);
 $open->query_safe('BEGIN; CREATE TEMP TABLE t ()');

@@ -96,6 +96,8 @@ is(ask("SELECT count(*) FROM outbox.metrics() WHERE type IS NULL OR help IS NULL
 ask("INSERT INTO outbox.followed (name, subscription, slot, keep, taken, taken_at, taken_lsn, round, timelines, answered_at, behind, retained, room)"
 	  . " VALUES ('shop', 1, 'outbox_shop', '1 day', '10:10:', now(), '0/0', 1, '{}', now(), 1, 2, 3)");
 is(metrics()->{'outbox_source_lost shop'}, 1, 'a source that is lost');
+ask("UPDATE outbox.followed SET answered_at = NULL, followed_at = now() - interval '1 hour'");
+cmp_ok(metrics()->{'outbox_source_answered_seconds shop'} // 0, '>=', 3600, 'one that has never answered has been silent since it is followed');
 # 516 has those of tenants
 is(ask("SELECT string_agg(metric, ', ') FROM outbox.metric_names n WHERE NOT EXISTS (SELECT FROM outbox.metrics() m WHERE m.name = n.metric)"
 		. " AND metric <> 'outbox_oldest_pending_seconds' AND metric NOT LIKE 'outbox\\_tenant\\_%'"), '', 'every figure of the list was seen');
