@@ -389,6 +389,12 @@ BEGIN
     DELETE FROM outbox.ticks;
     INSERT INTO outbox.ticks (piece, tick, taken_at, snapshot, seq_low, seq_high, clock)
     SELECT 0, tick + 1, clock_timestamp(), here.committed, here.seq_low, here.seq_low, -1;
+
+    -- Subscriptions of the database that this one is a copy of
+    FOR here IN DELETE FROM outbox.followed f USING pg_subscription s, pg_database d
+                WHERE s.oid = f.subscription AND d.oid = s.subdbid AND d.datname <> current_database() RETURNING f.name LOOP
+        PERFORM outbox.forgotten_at(here.name, NULL);
+    END LOOP;
     PERFORM outbox.endpoint_changed(0);
     PERFORM outbox.wake_launcher();
     RETURN n;

@@ -91,6 +91,18 @@ CREATE FUNCTION outbox.refuse_in_block(function text) RETURNS void
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_refuse_in_block_1_0';
 COMMENT ON FUNCTION outbox.refuse_in_block IS 'Refuses a call inside BEGIN and COMMIT (25001): ROLLBACK does not undo what it does at a source';
 
+CREATE FUNCTION outbox.refuse_copy(function text) RETURNS void
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF outbox.log_owner() NOT IN ('us', 'nobody') THEN
+        RAISE EXCEPTION '% cannot be called in a copy', function
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'SELECT outbox.adopt() first. Until then the slot at the source is that of the original.';
+    END IF;
+END $$;
+COMMENT ON FUNCTION outbox.refuse_copy IS 'Refuses a call in a copy that was not adopted (55000)';
+
 -- A publication may have a share of the events only.
 CREATE FUNCTION outbox.shared_rows(conninfo text, publication text, landing text) RETURNS text
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
@@ -191,19 +203,21 @@ END $$;
 COMMENT ON FUNCTION outbox.create_source_slot IS
 'Makes a replication slot at a source (55P03: a transaction there stays open for longer than the timeout)';
 
+-- After pg_upgrade, or pg_dump and pg_restore, it has its name and another oid.
 CREATE FUNCTION outbox.drop_subscription(name text) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     subscription text;
 BEGIN
-    SELECT s.subname INTO subscription FROM outbox.followed f JOIN pg_subscription s ON s.oid = f.subscription
-    WHERE f.name = drop_subscription.name;
-    IF FOUND THEN
+    FOR subscription IN
+        SELECT s.subname FROM pg_subscription s JOIN pg_database d ON d.oid = s.subdbid AND d.datname = current_database()
+        WHERE s.oid = (SELECT f.subscription FROM outbox.followed f WHERE f.name = $1)
+        OR s.subname = 'outbox_' || $1 AND starts_with(s.subslotname, 'outbox_' || $1 || '_') LOOP
         EXECUTE format('ALTER SUBSCRIPTION %I DISABLE', subscription);
         EXECUTE format('ALTER SUBSCRIPTION %I SET (slot_name = NONE)', subscription);
         EXECUTE format('DROP SUBSCRIPTION %I', subscription);
-    END IF;
+    END LOOP;
 END $$;
 COMMENT ON FUNCTION outbox.drop_subscription IS 'Drops the subscription of a source, and not its slot there';
 
@@ -279,9 +293,10 @@ LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
 DECLARE
-    slot CONSTANT text := format('outbox_%s_%s', name, left(md5(concat(
-        (SELECT c.system_identifier FROM pg_control_system() c),
-        (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))), 8));
+    slot CONSTANT text := COALESCE((SELECT o.slot FROM outbox.followed o WHERE o.name = name),   -- also after pg_upgrade
+        format('outbox_%s_%s', name, left(md5(concat(
+            (SELECT c.system_identifier FROM pg_control_system() c),
+            (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))), 8)));
     subscription CONSTANT text := 'outbox_' || name;
     begun CONSTANT timestamptz := clock_timestamp();
     f outbox.followed;
@@ -317,6 +332,8 @@ BEGIN
         EXECUTE format('CREATE SUBSCRIPTION %I CONNECTION %L PUBLICATION %I'
                        ' WITH (slot_name = %L, create_slot = false, copy_data = false%s)', subscription, conninfo, publication, slot,
                        CASE WHEN failover AND current_setting('server_version_num')::int4 >= 170000 THEN ', failover = true' END);
+        -- Behind the subscription, by which the events are counted.
+        n := outbox.copy_source(name, conninfo, publication, said[3]::pg_snapshot, CASE WHEN same THEN f.taken END);
         -- It may have had a place of another history.
         PERFORM outbox.ask_source(conninfo, format('SELECT ARRAY[c.timeline] FROM outbox.check_in(%L, %s, %L) c', slot, said[1], said[7]));
         DELETE FROM outbox.followed o WHERE o.name = name;
@@ -332,8 +349,6 @@ BEGIN
     RETURN n;
 END $$;
 COMMENT ON FUNCTION outbox.take_over IS
-        -- Behind the subscription, by which the events are counted.
-        n := outbox.copy_source(name, conninfo, publication, said[3]::pg_snapshot, CASE WHEN same THEN f.taken END);
 'Makes events of rows that a source has and this server has not, and subscribes to the next ones';
 
 CREATE FUNCTION outbox.timeline() RETURNS text
@@ -396,6 +411,7 @@ DECLARE
 BEGIN
     -- A second call for the same source waits, and finds that it is followed. The view shows who has the lock.
     PERFORM pg_advisory_xact_lock(hashtext('outbox.follow'), hashtext(name));
+    PERFORM outbox.refuse_copy('outbox.follow()');
     IF name IS NULL OR name !~ '^[a-z][a-z0-9_]{0,30}$' THEN
         RAISE EXCEPTION 'invalid name of a source: %', COALESCE(quote_literal(name), 'null')
             USING ERRCODE = CASE WHEN name IS NULL THEN 'null_value_not_allowed' ELSE 'invalid_parameter_value' END, COLUMN = 'name',
@@ -407,7 +423,7 @@ BEGIN
     ELSIF conninfo ~* 'password[[:space:]]*=|://[^/@]*:[^/@]*@' THEN
         RAISE EXCEPTION 'conninfo must not contain a password'
             USING ERRCODE = 'invalid_parameter_value', COLUMN = 'conninfo',
-                  DETAIL = 'Each role of this database could read it in pg_subscription.',
+                  DETAIL = 'It would be stored as plain text, also in dumps and backups of this server.',
                   HINT = 'Use passfile=..., or service=... with a file that the server may read.';
     ELSIF keep IS NULL OR keep < '0' THEN
         RAISE EXCEPTION 'invalid keep: %', COALESCE(keep::text, 'null')
@@ -481,6 +497,7 @@ BEGIN
     END IF;
 
     PERFORM outbox.refuse_in_block('outbox.follow()');
+    PERFORM outbox.claim_log();   -- so that a copy of this database is known
     n := outbox.take_over(name, conninfo, publication, keep, timeout, true);
     PERFORM outbox.note_change(NULL, '', 'follow', '{}', jsonb_build_object('source', name, 'publication', publication));
     RETURN n;
@@ -498,27 +515,29 @@ DECLARE
     f record;
 BEGIN
     SELECT o.slot, o.lost, outbox.taken_to(o) AS reached, s.subname, s.subconninfo INTO f
-    FROM outbox.followed o LEFT JOIN pg_subscription s ON s.oid = o.subscription WHERE o.name = name;
+    FROM outbox.followed o LEFT JOIN pg_subscription s ON s.oid = o.subscription OR s.subslotname = o.slot WHERE o.name = name;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'source "%" is not followed', name
             USING ERRCODE = 'undefined_object', COLUMN = 'name',
                   HINT = 'outbox.sources lists those that are.';
     END IF;
     PERFORM outbox.refuse_in_block('outbox.unfollow()');
-    IF f.subname IS NOT NULL THEN
-        PERFORM outbox.drop_subscription(name);
-        BEGIN
-            -- If it is followed again later, events that are missing then can be counted.
-            IF f.lost IS NULL THEN
-                PERFORM outbox.ask_source(f.subconninfo, format('SELECT ARRAY[c.timeline] FROM outbox.check_in(%L, NULL, %L) c',
-                                                                f.slot, f.reached));
-            END IF;
-            PERFORM outbox.drop_source_slot(f.subconninfo, f.slot, true);
-        EXCEPTION WHEN OTHERS THEN
-            RAISE WARNING 'the replication slot "%" may still retain WAL at the source: %', f.slot, SQLERRM
-                USING HINT = format('Run SELECT pg_drop_replication_slot(%L) there.', f.slot);
-        END;
-    END IF;
+    PERFORM outbox.refuse_copy('outbox.unfollow()');
+    PERFORM outbox.drop_subscription(name);
+    BEGIN
+        IF f.subname IS NULL THEN
+            RAISE undefined_object USING MESSAGE = 'its subscription, with the address, was dropped';
+        END IF;
+        -- If it is followed again later, events that are missing then can be counted.
+        IF f.lost IS NULL THEN
+            PERFORM outbox.ask_source(f.subconninfo, format('SELECT ARRAY[c.timeline] FROM outbox.check_in(%L, NULL, %L) c',
+                                                            f.slot, f.reached));
+        END IF;
+        PERFORM outbox.drop_source_slot(f.subconninfo, f.slot, true);
+    EXCEPTION WHEN OTHERS THEN
+        RAISE WARNING 'the replication slot "%" may still retain WAL at the source: %', f.slot, SQLERRM
+            USING HINT = format('Run SELECT pg_drop_replication_slot(%L) there.', f.slot);
+    END;
     DELETE FROM outbox.followed o WHERE o.name = name;
     PERFORM outbox.note_change(NULL, '', 'unfollow', '{}', jsonb_build_object('source', name));
     PERFORM outbox.forgotten_at(name, NULL);

@@ -210,6 +210,7 @@ my $some = "SELECT count(outbox.emit('share.n', '{}', key => CASE WHEN i <= 40 T
 at_source($some, 'shop_app');
 ask(follow("publication => 'outbox_1_of_2'"));
 $follower->safe_psql('half', follow("publication => 'outbox_2_of_2'"));
+ok(wait_sql($follower, 'SELECT answered_at IS NOT NULL FROM outbox.sources', 't', 'half'), 'it is looked after in a database without an endpoint, too');
 at_source($some, 'shop_app');
 sub shares
 {
