@@ -239,8 +239,11 @@ OUTBOX_FUNCTION(outbox_take_1_0, 0)
 		subscription = MySubscription->oid;
 	}
 	else if (!t.null[TAKEN_SOURCE])
-		subscription = get_subscription_oid(
-			psprintf("outbox_%s", TextDatumGetCString(t.column[TAKEN_SOURCE])), true);
+	{
+		char *name = TextDatumGetCString(t.column[TAKEN_SOURCE]);
+
+		subscription = get_subscription_oid(psprintf("outbox_%s", name), true);
+	}
 	if (outbox_step_try_part(read_event, &t, &refused))
 	{
 		outbox_append(&t.event, &t.id);
