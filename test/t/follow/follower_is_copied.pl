@@ -1,4 +1,4 @@
-# A copy of a follower takes no event of the original, and is followed anew: template, dump, pg_upgrade.
+# A copy of a follower takes no event of the original, and is followed anew.
 use strict;
 use warnings;
 

@@ -1,4 +1,4 @@
-# Events of a source expire, wait, are deduplicated, go to their tenant, and outlive a failover as others do.
+# Events of a source expire, wait, are deduplicated and go to their tenant as others do.
 use strict;
 use warnings;
 
