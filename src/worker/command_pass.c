@@ -262,11 +262,12 @@ outbox_command_pass_next_part(void)
 bool
 outbox_command_pass_leaves(int32 endpoint_id, OutboxEndpoint *ep)
 {
-	bool waits = ep ? ep->member.recreate || ep->status.unstorable :
-					  outbox_roster_expects(endpoint_id);
+	bool waits;
 
 	if (is_left(endpoint_id))
 		return true;
+	waits = ep ? ep->member.recreate || ep->status.unstorable :
+				 outbox_roster_expects(endpoint_id);
 	if (!waits && !owes(ep))
 		return false;
 	leave(endpoint_id,

@@ -36,9 +36,12 @@ outbox_roster_init(void)
 bool
 outbox_roster_expects(int32 id)
 {
-	return outbox_query("SELECT 1 FROM outbox.endpoint_settings"
-						" WHERE endpoint_id = $1",
-						arg_int4(id)) > 0;
+	static SPIPlanPtr plan;
+
+	return outbox_plan_run(&plan,
+						   "SELECT 1 FROM outbox.endpoint_settings"
+						   " WHERE endpoint_id = $1",
+						   arg_int4(id)) > 0;
 }
 
 void
