@@ -2,9 +2,9 @@
  * changes.c
  *	  Owns the list of endpoints whose settings are to be read, because they have changed.
  *
- * Deliveries wait while settings are read.  Endpoints that the worker knows are read at
- * once, because the old settings do not hold any more.  New ones can wait: an event of
- * theirs stays in the log.  So only some of them are read at a time.
+ * Deliveries wait while settings are read.  So some endpoints are read at a time.  An
+ * endpoint that the worker knows comes before new ones, and reads no events until its
+ * settings are read (reload.c).  An event of a new one stays in the log.
  */
 #include "base/outbox.h"
 
@@ -13,94 +13,92 @@
 #include "worker/loop.h"
 #include "worker/roster.h"
 
-/* If more known endpoints have changed, the settings of all are read. */
-#define CHANGES_MAX 1000
+/* Endpoints that are read at a time. */
+#define AT_ONCE 500
 
-/* New endpoints that are read at a time. */
-#define NEW_AT_ONCE 500
+/* The ids of those that are left: outbox_loop.roster.to_come of them. */
+static List *to_come;
 
-/* New endpoints that are left: outbox_loop.roster.to_come of them. */
-static int32 *to_come;
-
-/* The same after this call; in the memory of its transaction. */
-static int32 *later;
-static int	  nlater;
+typedef struct Found
+{
+	int32 id;
+	bool  first; /* it comes before the others */
+} Found;
 
 static int
-compare_ids(const void *a, const void *b)
+compare_found(const void *a, const void *b)
 {
-	int32 x = *(const int32 *) a;
-	int32 y = *(const int32 *) b;
+	const Found *x = a;
+	const Found *y = b;
 
-	return x < y ? -1 : x > y;
+	if (x->id != y->id)
+		return x->id < y->id ? -1 : 1;
+	return y->first - x->first;
 }
 
+/* Divides the endpoints that were found into those that are read now, and the rest. */
 static void
-take_new(int32 *new, int n, List **ids)
+divide(Found *found, int n, List **ids, List **left)
 {
-	int taken = 0;
+	int m = 0;
 
-	qsort(new, n, sizeof(int32), compare_ids);
-	later = new;
-	nlater = 0;
+	qsort(found, n, sizeof(Found), compare_found);
 	for (int i = 0; i < n; i++)
-	{
-		if (i > 0 && new[i] == new[i - 1])
-			continue;
-		if (taken < NEW_AT_ONCE)
-		{
-			*ids = lappend_int(*ids, new[i]);
-			taken++;
-		}
-		else
-			later[nlater++] = new[i];
-	}
+		if (m == 0 || found[m - 1].id != found[i].id)
+			found[m++] = found[i];
+	*ids = *left = NIL;
+	for (int first = 1; first >= 0; first--)
+		for (int i = 0; i < m; i++)
+			if (found[i].first == (first == 1))
+			{
+				List **to = list_length(*ids) < AT_ONCE ? ids : left;
+
+				*to = lappend_int(*to, found[i].id);
+			}
 }
 
 bool
-outbox_changes_find(const char *seen, bool (*known)(int32 id), List **ids)
+outbox_changes_find(const char *seen, bool (*known)(int32 id), List **ids, List **left)
 {
-	int32 *new;
-	int	   nnew = 0;
-	uint64 n;
+	const List	   *loads = outbox_roster_to_load();
+	const ListCell *cell;
+	Found		   *found;
+	uint64			changed;
+	int				n = 0;
 
 	if (seen == NULL)
 		return false;
-	*ids = list_copy(outbox_roster_to_load());
-	n = outbox_query(
+	changed = outbox_query(
 		"SELECT DISTINCT c.endpoint_id FROM outbox.endpoint_changes c"
 		" WHERE c.xid >= pg_catalog.pg_snapshot_xmin($1::pg_catalog.pg_snapshot)"
 		" AND NOT pg_catalog.pg_visible_in_snapshot(c.xid, $1::pg_catalog.pg_snapshot)",
 		arg_text(seen));
-	new = palloc(sizeof(int32) * (n + outbox_loop.roster.to_come + 1));
-	for (uint64 i = 0; i < n; i++)
+	found = palloc_extended(sizeof(Found) *
+								(changed + list_length(loads) + list_length(to_come) + 1),
+							MCXT_ALLOC_HUGE);
+	for (uint64 i = 0; i < changed; i++)
 	{
 		int32 id = row_int4(fetch_row(i), 0);
 
 		if (id == 0)
 			return false;
-		if (!known(id))
-			new[nnew++] = id;
-		else if (list_length(*ids) < CHANGES_MAX)
-			*ids = list_append_unique_int(*ids, id);
+		found[n++] = (Found){id, known(id)};
 	}
-	if (list_length(*ids) >= CHANGES_MAX)
-		return false;
-	if (outbox_loop.roster.to_come > 0)
-		memcpy(new + nnew, to_come, sizeof(int32) * outbox_loop.roster.to_come);
-	take_new(new, nnew + outbox_loop.roster.to_come, ids);
+	foreach (cell, loads)
+		found[n++] = (Found){lfirst_int(cell), true};
+	foreach (cell, to_come)
+		found[n++] = (Found){lfirst_int(cell), false};
+	divide(found, n, ids, left);
 	return true;
 }
 
 void
-outbox_changes_found(bool all)
+outbox_changes_leave(const List *left)
 {
-	if (to_come)
-		pfree(to_come);
-	to_come = NULL;
-	outbox_loop.roster.to_come = all ? 0 : nlater;
-	if (outbox_loop.roster.to_come == 0)
-		return;
-	to_come = MemoryContextAlloc(TopMemoryContext, sizeof(int32) * nlater);
-	memcpy(to_come, later, sizeof(int32) * nlater);
+	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+
+	list_free(to_come);
+	to_come = list_copy(left);
+	outbox_loop.roster.to_come = list_length(to_come);
+	MemoryContextSwitchTo(old);
 }

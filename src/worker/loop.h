@@ -22,7 +22,7 @@ typedef struct OutboxLoopRoster
 	int				 nopen;
 	bool			 recreating; /* true if some are to be loaded again and wait for their
 								  * requests to end */
-	int				 to_come;	 /* new endpoints that the next reloads read */
+	int				 to_come;	 /* endpoints that the next reloads read */
 	TimestampTz		 reload_at;	 /* when settings are to be read again (0: at once) */
 } OutboxLoopRoster;
 

@@ -5,8 +5,8 @@
  * When settings have changed, the settings of the endpoints in outbox.endpoint_changes
  * are read.  So a change costs the same whatever the number of endpoints.  All settings
  * are read at the start, when the worker takes a share, and when a change may concern any
- * endpoint.  Of new endpoints only some are read at a time, because deliveries wait
- * meanwhile.
+ * endpoint.  Where many endpoints have changed, some are read at a time, because deliveries
+ * wait meanwhile.
  */
 #include "base/outbox.h"
 
@@ -185,7 +185,8 @@ load_endpoint(const OutboxEndpointRow *s)
 typedef struct Reload
 {
 	bool			 all;	/* true if the settings of all are read */
-	List			*ids;	/* else of these endpoints */
+	List			*ids;	/* else of these endpoints ... */
+	List			*left;	/* ... and later of these */
 	int				 nread; /* endpoints whose settings were read */
 	OutboxEndpoint **list;	/* all endpoints, or the new endpoints */
 	int				 n;
@@ -204,10 +205,11 @@ is_weighed(int32 id)
 		outbox_leftovers_seeking(id) || list_member_int(outbox_roster_to_load(), id);
 }
 
+/* Until its settings are read, an endpoint reads no events, which the old ones would judge. */
 static void
 put_off(OutboxEndpoint *ep)
 {
-	if (ep->member.put_off)
+	if (ep == NULL || ep->member.put_off)
 		return;
 	outbox_busy_add(ep);
 	outbox_window_drop(ep, &outbox_loop.head);
@@ -370,6 +372,8 @@ begin_reload(Reload *r)
 		return;
 	}
 	memcpy(r->weight, weight, sizeof(weight));
+	foreach (cell, r->left)
+		put_off(outbox_loop_find(lfirst_int(cell)));
 	foreach (cell, r->ids)
 	{
 		OutboxEndpoint *ep = outbox_loop_find(lfirst_int(cell));
@@ -468,7 +472,7 @@ outbox_reload(bool tidy)
 				 " pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())");
 	snapshot = MemoryContextStrdup(caller, row_text(fetch_row(0), 0));
 	seen = U64FromFullTransactionId(DatumGetFullTransactionId(fetch_row(0).values[1]));
-	r->all = all || !outbox_changes_find(changes_seen, is_weighed, &r->ids);
+	r->all = all || !outbox_changes_find(changes_seen, is_weighed, &r->ids, &r->left);
 	outbox_others_begin(r->all);
 	begin_reload(r);
 	if (r->all)
@@ -485,7 +489,7 @@ outbox_reload(bool tidy)
 	ereport(DEBUG1,
 			(errmsg_internal("outbox worker read the settings of %d endpoints",
 							 r->nread)));
-	outbox_changes_found(r->all); /* after an error, all are read */
+	outbox_changes_leave(r->all ? NIL : r->left); /* after an error, all are read */
 	old = MemoryContextSwitchTo(caller);
 	r->ids = list_copy(r->ids); /* for after the commit */
 	MemoryContextSwitchTo(old);
@@ -505,7 +509,7 @@ outbox_reload(bool tidy)
 		pfree(r->list);
 	r->list = NULL;
 	r->n = 0;
-	outbox_roster_loaded();
+	outbox_roster_loaded(r->all, r->ids);
 	outbox_forget_copies();
 	if (changes_seen)
 		pfree(changes_seen);
@@ -550,18 +554,20 @@ bool
 outbox_reload_put_off(void)
 {
 	List  *ids = NIL;
+	List  *left = NIL;
 	bool   all;
 	uint64 n;
 
 	if (!outbox_forgotten_read())
 		return false;
-	all = !outbox_changes_find(changes_seen, is_weighed, &ids);
+	all = !outbox_changes_find(changes_seen, is_weighed, &ids, &left);
 	n = outbox_query(
 		"SELECT s.endpoint_id, s.xmin, k.xmin FROM outbox.endpoint_settings s"
 		" LEFT JOIN outbox.endpoint_secrets k ON k.endpoint_id = s.endpoint_id"
 		" AND k.part = 0"
 		" WHERE $1 IS NULL OR s.endpoint_id = ANY ($1)",
-		arg_or_null(INT4ARRAYOID, PointerGetDatum(id_array(ids)), all));
+		arg_or_null(INT4ARRAYOID, PointerGetDatum(id_array(list_concat(ids, left))),
+					all));
 	for (uint64 i = 0; i < n; i++)
 	{
 		OutboxColumns	row = fetch_row(i);

@@ -181,10 +181,14 @@ outbox_roster_to_load(void)
 }
 
 void
-outbox_roster_loaded(void)
+outbox_roster_loaded(bool all, const List *ids)
 {
+	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+	List		 *left = all ? NIL : list_difference_int(to_load, ids);
+
 	list_free(to_load);
-	to_load = NIL;
+	to_load = left;
+	MemoryContextSwitchTo(old);
 }
 
 void

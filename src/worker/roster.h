@@ -43,11 +43,11 @@ extern void outbox_roster_leave(void);
 extern void outbox_roster_recreate(void);
 
 /*
- * The ids of the endpoints that were freed to be loaded again, until _loaded is called.
- * _load_later adds one.
+ * The ids of the endpoints that were freed to be loaded again, until _loaded is called with
+ * them, or for all.  _load_later adds one.
  */
 extern void		   outbox_roster_load_later(int32 id);
 extern const List *outbox_roster_to_load(void);
-extern void		   outbox_roster_loaded(void);
+extern void		   outbox_roster_loaded(bool all, const List *ids);
 
 #endif /* OUTBOX_ROSTER_H */
