@@ -271,18 +271,19 @@ outbox_tick_same(const OutboxTick *a, const OutboxTick *b)
 static bool
 late_has_rows(const OutboxTick *tick, const OutboxTick *former)
 {
-	static uint64 without; /* the last one that had none */
+	static uint64 without[1024]; /* had none and have ended, by the end of the xid */
 
 	for (int i = 0; i < former->nxip; i++)
 	{
-		uint64 xid = former->xip[i];
+		uint64	xid = former->xip[i];
+		uint64 *known = &without[xid % lengthof(without)];
 
-		if (xid == without || !outbox_tick_sees(tick, xid))
+		if (xid == *known || !outbox_tick_sees(tick, xid))
 			continue;
 		if (outbox_query("SELECT 1 FROM outbox.events WHERE xid = $1 LIMIT 1",
 						 arg_xid8(FullTransactionIdFromU64(xid))) > 0)
 			return true;
-		without = xid;
+		*known = xid;
 	}
 	return false;
 }

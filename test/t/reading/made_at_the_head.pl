@@ -75,6 +75,22 @@ ok(wait_settled($node), 'settled');
 got($_, $id_before, 0, "$_: nothing from before its start") foreach qw(first second third);
 got($_, $id, 1, "$_: once what came after it") foreach qw(first second third);
 $_->quit foreach $before, $after;
+
+# Transactions without an event that have ended since their start are looked for once, and not for each of many.
+my $many = 200;
+my @open = map { $node->background_psql('postgres', on_error_stop => 1) } 1 .. 10;
+my $maker = $node->background_psql('postgres', on_error_stop => 1);
+my $looks = "SELECT sum(idx_scan) FROM pg_stat_user_tables WHERE schemaname = 'outbox' AND relname ~ '^events_[0-9]\$'";
+$_->query_safe('BEGIN; SELECT pg_current_xact_id()') foreach @open;
+$maker->query_safe("BEGIN; SELECT count(outbox.create_endpoint('many' || n, '" . $receiver->url('/ok/many') . "', topics => '{none}')) FROM generate_series(1, $many) n");
+$_->query_safe('COMMIT') foreach @open;
+replace_worker($node);
+my $looked = ask($looks);
+$maker->query_safe('COMMIT');
+ok(wait_sql($node, "SELECT count(*) = $many FROM outbox.stats WHERE endpoint LIKE 'many%' AND pending_exact"), 'many are made');
+$_->quit foreach @open, $maker;
+replace_worker($node);
+cmp_ok(ask($looks) - $looked, '<', 5 * $many, 'the log is asked less often than for each endpoint and transaction');
 is($node->safe_psql('postgres', 'SELECT sum(restarts) FROM outbox.worker_slots()'), 0, 'no worker ended with an error');
 $node->stop;
 done_testing();
