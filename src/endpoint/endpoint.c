@@ -119,7 +119,8 @@ outbox_endpoint_may_rest(const OutboxEndpoint *ep)
 		ep->feed->window == NULL && !ep->feed->drop_window && q->nheld == 0 &&
 		q->nready == 0 && q->nin_flight == 0 && q->nwaiting == 0 && q->nsettling == 0 &&
 		q->nretries == 0 && q->nretries_loading == 0 && q->retries_all && q->lanes_all &&
-		outbox_lanes_count(ep) == 0 && !has_parked(ep);
+		outbox_lanes_count(ep) == 0 && !has_parked(ep) &&
+		(ep->proof == NULL || ep->proof->challenge == OUTBOX_CHALLENGE_NONE);
 }
 
 static void

@@ -62,8 +62,6 @@ static int64 room; /* events that may be kept: a part of the log as it then was 
 static uint32 piece;
 static int64  kept;
 
-static int noverflowed; /* events of the page that is being read */
-
 /* True if an endpoint may be asked to retain less, or was. */
 static bool
 is_wanted(void)
@@ -89,12 +87,6 @@ place_of(OutboxEndpoint *ep)
 	const OutboxCursor *c = outbox_window_frontier(ep, &outbox_loop.head);
 
 	return Max(c->read->seq_low, c->last_seq);
-}
-
-static int64
-last_seq_of(OutboxEndpoint *ep)
-{
-	return outbox_window_frontier(ep, &outbox_loop.head)->last_seq;
 }
 
 static bool
@@ -212,55 +204,242 @@ log_overflow(OutboxEndpoint *ep)
 	ep->place.overflowed = 0;
 }
 
-/* An event becomes dead without its filter where that has no time. */
-static void *
-overflow_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
-{
-	static OutboxFilterResult result;
-	OutboxEndpoint			 *ep = arg;
-
-	if (!outbox_subscribes(ep, topic, len, row))
-		return NULL;
-	result = outbox_row_forgotten(row) || (!ep->place.keeps && outbox_judge_later(ep)) ?
-		OUTBOX_FILTER_YES :
-		outbox_judge_now(ep, row);
-	return result == OUTBOX_FILTER_NO ? NULL : &result;
-}
-
+/* Counts events of the endpoint that get rows. */
 static void
-overflow_takes(void *arg, void *wanted, OutboxEvent *event)
+count_overflow(OutboxEndpoint *ep, int n)
 {
-	if (outbox_parked_is_cancelled(arg, event->seq))
-		return;
-	if (event->forgotten)
-	{
-		outbox_tally_count(arg, OUTBOX_COUNT_CANCELLED);
-		return;
-	}
-	outbox_endpoint_overflow(arg, event, *(OutboxFilterResult *) wanted);
-	noverflowed++;
+	outbox_loop.traffic.unsettled += n;
+	outbox_loop.traffic.unsent += n;
+	if (!ep->place.keeps)
+		ep->place.overflowed += n;
+	else if (outbox_tenant_is_limited(ep->tenant))
+		ep->tenant->kept->rows += n;
+	else
+		kept += n;
 }
 
 /*
- * Reads a page for an endpoint that is not attached, for outbox_endpoint_overflow().
- * Returns how many events it was called with.
+ * A page of the log that is read for all endpoints of one tenant, or of none, that are to be
+ * moved on for the same reason.  It begins at the rearmost of their places.
  */
-static int
-read_overflow(OutboxEndpoint *ep)
+typedef struct MovedPage
 {
-	OutboxLogQuery reader = {.want = overflow_wants,
-							 .take = overflow_takes,
-							 .arg = ep,
-							 .max_rows = OUTBOX_PAGE_ROWS,
-							 .max_bytes = OUTBOX_PAGE_BYTES,
-							 .tenant = outbox_tenant_name(ep->tenant)};
-	OutboxTick	  *target = outbox_head_target(&ep->feed->cursor, ep->tenant != NULL);
-	XLogRecPtr	   unused = 0;
+	uint64			 number;
+	OutboxEndpoint	*first; /* whose turn it is */
+	int64			 cut;
+	OutboxEndpoint	*leader; /* the rearmost */
+	int				 n;
+	OutboxEndpoint **members;
+	OutboxLogQuery	*query;
+	int				 taken; /* events that get rows */
+} MovedPage;
 
-	noverflowed = 0;
-	if (target)
-		outbox_log_read(&ep->feed->cursor, target, &reader, &unused);
-	return noverflowed;
+static bool
+lacks_nothing(const OutboxEndpoint *ep)
+{
+	return ep->place.keeps && ep->feed->counted && ep->feed->backlog == 0 &&
+		!ep->feed->attached && outbox_head_is_beyond(&ep->feed->cursor);
+}
+
+static bool
+is_behind(const OutboxEndpoint *ep, const OutboxEndpoint *other)
+{
+	const OutboxCursor *c = &ep->feed->cursor;
+	const OutboxCursor *o = &other->feed->cursor;
+
+	return outbox_cursor_near(c) < outbox_cursor_near(o) ||
+		(outbox_cursor_near(c) == outbox_cursor_near(o) && c->read != o->read &&
+		 outbox_tick_reaches(o->read, c->read));
+}
+
+/* Events that were read ahead are read again, to get rows. */
+static void
+consider(void *arg, OutboxEndpoint *ep)
+{
+	MovedPage *page = arg;
+	bool	   keeps = page->first->place.keeps;
+
+	if (ep->tenant != page->first->tenant || ep->place.keeps != keeps ||
+		!may_be_moved(ep) || is_at_head(ep) || place_of(ep) >= page->cut ||
+		lacks_nothing(ep) || (keeps && outbox_judge_later(ep)))
+		return;
+	if (ep->feed->attached || ep->feed->window_count > 0)
+		outbox_window_drop(ep, &outbox_loop.head);
+	page->members[page->n++] = ep;
+	if (page->leader == NULL || is_behind(ep, page->leader))
+		page->leader = ep;
+}
+
+static void
+gather(MovedPage *page)
+{
+	OutboxTenant *t = page->first->tenant;
+
+	page->members = palloc(sizeof(OutboxEndpoint *) *
+						   (t ? t->nendpoints : outbox_loop.roster.n));
+	if (t)
+		outbox_subscribers_of_tenant(t, consider, page);
+	else
+		for (int i = 0; i < outbox_loop.roster.n; i++)
+			consider(page, outbox_loop.roster.endpoints[i]);
+}
+
+/* Leaves the members for which the page from this place on has all that they lack. */
+static void
+join(MovedPage *page, const OutboxCursor *from, OutboxTick *tick)
+{
+	int n = 0;
+
+	for (int i = 0; i < page->n; i++)
+	{
+		OutboxEndpoint *ep = page->members[i];
+		OutboxCursor   *c = &ep->feed->cursor;
+
+		if (ep != page->leader && !outbox_cursor_has_place_in(c, from, tick))
+			continue;
+		if (c->reading != tick)
+			outbox_cursor_set(c, c->read, tick, outbox_cursor_start(c, tick));
+		ep->feed->page = page->number;
+		page->members[n++] = ep;
+	}
+	page->n = n;
+}
+
+/* An event becomes dead without its filter where that has no time. */
+static OutboxFilterResult
+judge(OutboxEndpoint *ep, OutboxRow *row)
+{
+	return outbox_row_forgotten(row) || (!ep->place.keeps && outbox_judge_later(ep)) ?
+		OUTBOX_FILTER_YES :
+		outbox_judge_now(ep, row);
+}
+
+static void *
+page_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
+{
+	MovedPage		  *page = arg;
+	OutboxSubscribers *s = outbox_subscribers_of(topic, len, row);
+	bool			   wanted = false;
+
+	for (int i = 0; i < s->n; i++)
+	{
+		OutboxEndpoint *ep = s->endpoints[i];
+
+		s->result[i] = OUTBOX_FILTER_NO;
+		if (ep->feed->page != page->number ||
+			outbox_row_is_covered(row, &ep->feed->cursor))
+			continue;
+		outbox_step_blame(ep->id);
+		s->result[i] = judge(ep, row);
+		s->cancelled[i] = outbox_parked_is_cancelled(ep, outbox_row_seq(row));
+		wanted = wanted || s->result[i] != OUTBOX_FILTER_NO;
+	}
+	outbox_step_blame(page->leader->id);
+	return wanted ? s : NULL;
+}
+
+static void
+take(MovedPage *page, OutboxEndpoint *ep, OutboxEvent *event, OutboxFilterResult filter)
+{
+	page->taken++;
+	ep->place.dirty = true;
+	outbox_busy_add(ep);
+	if (event->forgotten)
+	{
+		outbox_tally_count(ep, OUTBOX_COUNT_CANCELLED);
+		return;
+	}
+	outbox_endpoint_overflow(ep, event, filter);
+	count_overflow(ep, 1);
+}
+
+/* If there are enough, the others leave before this event, and the page ends. */
+static void
+page_takes(void *arg, void *wanted, OutboxEvent *event)
+{
+	MovedPage		  *page = arg;
+	OutboxSubscribers *s = wanted;
+
+	for (int i = 0; i < s->n; i++)
+	{
+		OutboxEndpoint *ep = s->endpoints[i];
+		OutboxCursor   *c = &ep->feed->cursor;
+		bool			full = page->taken >= STEP_EVENTS;
+
+		if (s->result[i] == OUTBOX_FILTER_NO)
+			continue;
+		c->last_seq = Max(c->last_seq, event->seq - full);
+		if (full)
+			ep->feed->page = 0;
+		else if (!s->cancelled[i])
+			take(page, ep, event, s->result[i]);
+	}
+	if (page->taken >= STEP_EVENTS)
+		page->query->max_bytes = 0;
+}
+
+/* A member has come so far as the page did. */
+static void
+advance(const MovedPage *page, OutboxEndpoint *ep, const OutboxCursor *place)
+{
+	OutboxCursor *c = &ep->feed->cursor;
+
+	if (ep->feed->page == page->number && place->reading)
+		c->last_seq = Max(c->last_seq, place->last_seq);
+	else if (ep->feed->page == page->number)
+		outbox_cursor_set(c, place->read, NULL, 0);
+	if (ep->place.keeps)
+		(void) outbox_endpoint_overflow_ready(ep, PG_INT64_MAX);
+	if (place_of(ep) < page->cut)
+		return; /* how far it has read is stored later, or with a row */
+	ep->place.dirty = true;
+	outbox_busy_add(ep);
+	if (ep->place.overflowed > 0)
+		log_overflow(ep);
+}
+
+/* Returns how many events get rows. */
+static int
+read_page(OutboxEndpoint *first, int64 cut)
+{
+	static OutboxCursor place;
+	MovedPage			page = {.number = ++outbox_loop.page, .first = first, .cut = cut};
+	OutboxLogQuery		query = {.want = page_wants,
+								 .take = page_takes,
+								 .arg = &page,
+								 .max_rows = OUTBOX_PAGE_ROWS,
+								 .max_bytes = OUTBOX_PAGE_BYTES,
+								 .tenant = outbox_tenant_name(first->tenant)};
+	OutboxTick		   *tick;
+	OutboxCursor	   *c;
+	int64				begun;
+	int64				begun_seq;
+	XLogRecPtr			unused = 0;
+
+	page.query = &query;
+	gather(&page);
+	if (page.leader == NULL)
+		return 0;
+	c = &page.leader->feed->cursor;
+	tick = outbox_head_target(c, first->tenant != NULL);
+	if (tick == NULL)
+		return 0;
+	begun = place_of(page.leader);
+	begun_seq = c->last_seq;
+	outbox_cursor_set(&place, c->read, tick, outbox_cursor_start(c, tick));
+	join(&page, &place, tick);
+	outbox_step_blame(page.leader->id);
+	outbox_log_read(&place, tick, &query, &unused);
+	for (int i = 0; i < page.n; i++)
+		advance(&page, page.members[i], &place);
+
+	/*
+	 * The next step is due at once if this one got further.  Events that were committed
+	 * late have lower numbers, so last_seq may change while the place does not.
+	 */
+	more = more || place_of(page.leader) != begun || c->last_seq != begun_seq;
+	pfree(page.members);
+	return page.taken;
 }
 
 /* Moves an endpoint on, by a page at most.  Returns how many events get rows. */
@@ -269,30 +448,15 @@ shorten(OutboxEndpoint *ep, int64 cut)
 {
 	int n = outbox_endpoint_overflow_ready(ep, cut);
 
-	if (!is_at_head(ep) && place_of(ep) < cut)
-	{
-		/* Events that were read ahead are read again, to get rows. */
-		if (ep->feed->attached || ep->feed->window_count > 0)
-			outbox_window_drop(ep, &outbox_loop.head);
-		if (ep->place.keeps && ep->feed->counted && ep->feed->backlog == 0 &&
-			outbox_head_is_beyond(&ep->feed->cursor))
-			outbox_cursor_copy(&ep->feed->cursor,
-							   &outbox_loop.head); /* it lacks nothing */
-		else
-			n += read_overflow(ep);
-		if (ep->place.keeps)
-			n += outbox_endpoint_overflow_ready(ep, PG_INT64_MAX);
-	}
+	count_overflow(ep, n);
 	ep->place.dirty = true;
 	outbox_busy_add(ep);
-	if (!ep->place.keeps)
-		ep->place.overflowed += n;
-	else if (outbox_tenant_is_limited(ep->tenant))
-		ep->tenant->kept->rows += n;
-	else
-		kept += n;
-	if (ep->place.overflowed > 0 && place_of(ep) >= cut)
-		log_overflow(ep);
+	if (is_at_head(ep) || place_of(ep) >= cut)
+		return n;
+	if (!lacks_nothing(ep))
+		return n + read_page(ep, cut);
+	ep->feed->attached = true; /* it is where the head is */
+	outbox_cursor_clear(&ep->feed->cursor);
 	return n;
 }
 
@@ -301,26 +465,14 @@ static int
 move_on(OutboxEndpoint *ep)
 {
 	int64 cut = ep->place.keeps ? Max(limit_cut, due_cut) : limit_cut;
-	int64 place;
-	int64 last_seq;
 	int	  n;
 
 	if (!may_be_moved(ep) || (ep->place.keeps && outbox_judge_later(ep)) ||
 		!(ep->place.keeps ? lacks_some(ep, cut) : !is_at_head(ep) && place_of(ep) < cut))
 		return 0;
 	outbox_step_blame(ep->id);
-	place = place_of(ep);
-	last_seq = last_seq_of(ep);
 	n = shorten(ep, cut);
-	outbox_loop.traffic.unsettled += n;
 	outbox_step_passed(OUTBOX_STEP_BACKLOG, ep->id);
-
-	/*
-	 * The next step is due at once if this one got further.  Events that were committed
-	 * late have lower numbers, so last_seq may change while the place does not.
-	 */
-	if (place_of(ep) < cut && (place_of(ep) != place || last_seq_of(ep) != last_seq))
-		more = true;
 	return n;
 }
 
@@ -334,7 +486,7 @@ outbox_backlog_limit_step(TimestampTz now)
 	 * Events that get rows stay in memory until they are settled, so their number is
 	 * bounded.
 	 */
-	if (outbox_loop.traffic.unsettled >= 2 * OUTBOX_SETTLE_AFTER)
+	if (outbox_loop.traffic.unsent >= OUTBOX_SETTLE_AFTER)
 	{
 		wait_until = now + SETTLE_WAIT;
 		return true;

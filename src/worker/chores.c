@@ -155,7 +155,7 @@ outbox_settle_step(TimestampTz now, bool final)
 		outbox_loop.due.settle_at = now;
 		return;
 	}
-	outbox_loop.traffic.unsettled = 0;
+	outbox_loop.traffic.unsettled = outbox_loop.traffic.unsent = 0;
 	outbox_loop.due.settle_at = 0;
 	if (outbox_reader_wants_followers(&outbox_loop.roster.busy))
 		outbox_reader_followers_ended(&outbox_loop.roster.busy,

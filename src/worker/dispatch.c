@@ -410,7 +410,8 @@ may_fill(void)
 	 * deliveries is bounded while a settle is held up.
 	 */
 	return outbox_loop.traffic.sending_allowed &&
-		outbox_loop.traffic.unsettled < 2 * OUTBOX_SETTLE_AFTER;
+		outbox_loop.traffic.unsettled - outbox_loop.traffic.unsent <
+		2 * OUTBOX_SETTLE_AFTER;
 }
 
 /*

@@ -10,6 +10,7 @@
  */
 #include "base/outbox.h"
 
+#include "endpoint/status.h"
 #include "endpoint/subscribers.h"
 #include "endpoint/window.h"
 #include "server/shares.h"
@@ -126,7 +127,7 @@ head_takes(void *arg, void *wanted, OutboxEvent *event)
 
 		if (!ep->feed->attached || s->result[i] == OUTBOX_FILTER_NO)
 			continue;
-		if (!outbox_window_may_push(ep) ||
+		if (outbox_status_is_off(ep) || !outbox_window_may_push(ep) ||
 			!outbox_window_push(ep, event, s->result[i], s->cancelled[i]))
 		{
 			/* From this event on the endpoint reads by itself. */

@@ -534,9 +534,9 @@ choose_leader(Reader *r, const Pages *pages)
 static int
 read_pages(Reader *r, OutboxEndpoint *first, TimestampTz now, XLogRecPtr *lsn)
 {
-	static uint64		number;
 	static OutboxCursor place;
-	Pages		   pages = {.reader = r, .number = ++number, .now = now, .first = first};
+	uint64				number = ++outbox_loop.page;
+	Pages		   pages = {.reader = r, .number = number, .now = now, .first = first};
 	OutboxLogQuery query = {.want = wants,
 							.take = takes,
 							.arg = &pages,

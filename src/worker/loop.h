@@ -31,6 +31,7 @@ typedef struct OutboxLoopTraffic
 {
 	int64 delivered;	   /* since the worker started */
 	int	  unsettled;	   /* deliveries that have ended since the last settle */
+	int	  unsent;		   /* those of them that only get rows (backlog_limit.c) */
 	bool  sending_allowed; /* true if requests may be sent */
 	bool  all_durable;	   /* true if all that was read may be sent: its WAL is durable */
 	bool  refill_all;	   /* true if an endpoint may have got slots or work */
@@ -53,7 +54,8 @@ typedef struct OutboxLoop
 	OutboxToSettle	  to_settle;
 	int				  turns[OUTBOX_TURNS]; /* endpoints that wait in turn (busy.c) */
 	OutboxCursor	  head;				   /* how far the log has been read and counted */
-	int64			  unmatched;		/* events that no endpoint subscribes to, not yet
+	uint64			  page;		 /* the last one that was read for several endpoints */
+	int64			  unmatched; /* events that no endpoint subscribes to, not yet
 										 * published */
 	bool			  database_ours;	/* true if this worker does the work that belongs
 										 * to no endpoint */

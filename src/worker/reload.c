@@ -156,9 +156,8 @@ load_endpoint(const OutboxEndpointRow *s)
 	if (outbox_head_has_place(&ep->feed->cursor))
 	{
 		ep->feed->counted = true;
-		ep->feed->attached = !outbox_status_is_off(ep);
-		if (ep->feed->attached)
-			outbox_cursor_clear(&ep->feed->cursor);
+		ep->feed->attached = true;
+		outbox_cursor_clear(&ep->feed->cursor);
 	}
 	else
 		outbox_window_count_again(ep, &outbox_loop.head);
@@ -217,6 +216,14 @@ put_off(OutboxEndpoint *ep)
 	ep->place.dirty = true;
 }
 
+/* An endpoint that is switched off and has nothing leaves the head with its next event. */
+static void
+switch_off(OutboxEndpoint *ep)
+{
+	if (!ep->feed->attached || ep->feed->window_count > 0 || ep->queue->nheld > 0)
+		outbox_window_drop(ep, &outbox_loop.head);
+}
+
 static void
 apply_settings(void *arg, const OutboxEndpointRow *s)
 {
@@ -273,8 +280,10 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 		bool other = ep->config.version != s->version;
 
 		outbox_busy_add(ep);
-		if (other || s->paused || s->disabled)
+		if (other)
 			outbox_window_drop(ep, &outbox_loop.head);
+		else if (s->paused || s->disabled)
+			switch_off(ep);
 		outbox_endpoint_settings_assign(ep, s);
 		outbox_links_note(ep);
 		outbox_challenges_note(ep);
@@ -285,7 +294,7 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 		if (other)
 			outbox_window_count_again(ep, &outbox_loop.head);
 		if (ep->status.held_for)
-			outbox_window_drop(ep, &outbox_loop.head);
+			switch_off(ep);
 		ep->place.dirty = true;
 	}
 	ep->member.seen = true;
