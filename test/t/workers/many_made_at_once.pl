@@ -1,4 +1,4 @@
-# Endpoints that one transaction makes or changes are read in parts, and deliveries go on between them.
+# Endpoints that one transaction makes or changes are read in parts.
 use strict;
 use warnings;
 
