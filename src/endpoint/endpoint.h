@@ -470,10 +470,10 @@ typedef struct OutboxMembership
 	pairingheap_node waiting_node; /* in the heap of endpoints that wait for a time */
 	TimestampTz		 waits_until;  /* 0: it is not in the heap */
 	bool published_quiet;		   /* true if it was quiet at the last outbox_publish() */
-	bool dropped;				   /* true if its settings are gone: the reload frees it
-									* after the commit */
-	bool recreate;				   /* true if it is to be loaded again from its tables, as
-									* soon as nothing is in flight */
+	bool dropped;				   /* true if its settings are gone: it is freed after the
+									* commit, or once nothing is in flight */
+	bool recreate;				   /* true if it is to be freed as soon as nothing is in
+									* flight, and loaded again unless it was dropped */
 	bool seen;					   /* true if the current reload has found its settings */
 	bool put_off; /* true if its settings have changed and cannot be read: it
 									* reads no events until they can */

@@ -11,6 +11,8 @@
 #include "base/encoding.h"
 #include "base/settings.h"
 #include "base/table_rows.h"
+#include "endpoint/batch.h"
+#include "endpoint/tally.h"
 #include "log/transaction.h"
 #include "store/attempts.h"
 
@@ -196,6 +198,22 @@ outbox_attempt_ended(const OutboxDelivery *d, const OutboxOutcome *o, const char
 {
 	outbox_attempts_lost(d, o);
 	return note(d, o->lost, o, o->status, error, keep_answer);
+}
+
+void
+outbox_attempts_broken_off(OutboxDelivery *d, TimestampTz now)
+{
+	const OutboxOutcome o = {.result = OUTBOX_RESULT_FAILED,
+							 .failure = OUTBOX_FAILURE_TIMEOUT,
+							 .error = "the endpoint was dropped before an answer came",
+							 .duration = (now - d->started_at) / 1000.0};
+
+	for (int i = 0; i < (d->batch ? d->batch->n : 1); i++)
+	{
+		(void) outbox_attempt_ended(d->batch ? d->batch->members[i].delivery : d, &o,
+									o.error, false);
+		outbox_tally_failure(d->endpoint, &o);
+	}
 }
 
 /*

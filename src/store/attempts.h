@@ -24,6 +24,12 @@ extern bool outbox_attempt_ended(const OutboxDelivery *d, const OutboxOutcome *o
 extern void outbox_attempts_lost(const OutboxDelivery *d, const OutboxOutcome *o);
 
 /*
+ * The request of the delivery, or of its batch, is broken off and not made again: it counts
+ * and is remembered as failed.
+ */
+extern void outbox_attempts_broken_off(OutboxDelivery *d, TimestampTz now);
+
+/*
  * The first writes the attempts, in a settle's transaction.  The second forgets
  * them, when that transaction is committed.
  */

@@ -285,15 +285,6 @@ start(OutboxEndpoint *ep, OutboxTransfer *t, const OutboxMessage *message, void 
 	outbox_watchdog_leave();
 }
 
-/* Ends a request without 'done'. */
-static void
-cancel(OutboxEndpoint *ep, const OutboxTransport *transport, OutboxTransfer *t)
-{
-	outbox_watchdog_enter(ep->id);
-	transport->cancel(t);
-	outbox_watchdog_leave();
-}
-
 /*
  * Sends a delivery, or makes it dead if it can never be sent.  False: it cannot be
  * sent now, and is ready again.
@@ -603,10 +594,14 @@ outbox_dispatch_cancel(OutboxEndpoint *ep, TimestampTz before)
 
 	while ((d = started_before(ep, before)) != NULL)
 	{
+		outbox_watchdog_enter(ep->id);
 		if (d->batch)
-			cancel(ep, d->batch->transport, d->batch->transfer);
+			d->batch->transport->cancel(d->batch->transfer);
 		else
-			cancel(ep, d->transport, d->transfer);
+			d->transport->cancel(d->transfer);
+		outbox_watchdog_leave();
+		if (ep->member.dropped)
+			outbox_attempts_broken_off(d, now);
 		put_back(d, now);
 	}
 }

@@ -31,7 +31,8 @@ extern void outbox_dispatch_flush(void);
 
 /*
  * Cancels the endpoint's requests that were started before 'before'.  Their
- * deliveries are put back to where they were.
+ * deliveries are put back to where they were.  If the endpoint was dropped, nothing sends
+ * them again, and the requests count as failed.
  */
 extern void outbox_dispatch_cancel(OutboxEndpoint *ep, TimestampTz before);
 

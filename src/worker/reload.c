@@ -315,7 +315,7 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 	r->list[r->n++] = ep;
 }
 
-/* An endpoint that has no settings any more is freed after the commit. */
+/* An endpoint that has no settings any more is freed after the commit, or lingers. */
 static bool
 drop_if_gone(OutboxEndpoint *ep)
 {
@@ -396,11 +396,9 @@ begin_reload(Reload *r)
 static void
 take_all(Reload *r)
 {
-	for (int i = 0; i < outbox_loop.roster.n; i++)
-		if (outbox_loop.roster.endpoints[i]->member.dropped)
-			outbox_roster_forget(outbox_loop.roster.endpoints[i]);
-	if (outbox_loop.roster.endpoints)
-		pfree(outbox_loop.roster.endpoints);
+	OutboxEndpoint **former = outbox_loop.roster.endpoints;
+	int				 nformer = outbox_loop.roster.n;
+
 	outbox_loop.roster.endpoints = r->list;
 	outbox_loop.roster.n = r->n;
 	outbox_loop.roster.max = r->max;
@@ -418,6 +416,13 @@ take_all(Reload *r)
 		outbox_subscribers_add(ep);
 		outbox_busy_note_loaded(ep);
 	}
+	for (int i = 0; i < nformer; i++)
+		if (former[i]->member.dropped && outbox_roster_lingers(former[i]))
+			outbox_roster_add(former[i]);
+		else if (former[i]->member.dropped)
+			outbox_roster_forget(former[i]);
+	if (former)
+		pfree(former);
 }
 
 /* The reload of some is committed. */
@@ -432,9 +437,9 @@ take_some(Reload *r)
 	{
 		OutboxEndpoint *ep = outbox_loop_find(lfirst_int(cell));
 
-		if (ep && ep->member.dropped)
+		if (ep && ep->member.dropped && !outbox_roster_lingers(ep))
 			outbox_roster_remove(ep);
-		else if (ep)
+		else if (ep && !ep->member.dropped)
 		{
 			outbox_subscribers_add(ep);
 			outbox_busy_note_loaded(ep);
@@ -544,7 +549,8 @@ void
 outbox_reload_failed(void)
 {
 	for (int i = 0; i < outbox_loop.roster.n; i++)
-		outbox_loop.roster.endpoints[i]->member.dropped = false;
+		outbox_loop.roster.endpoints[i]->member.dropped &=
+			outbox_loop.roster.endpoints[i]->member.recreate;
 	for (int i = 0; i < reload.n; i++)
 		if (outbox_loop_find(reload.list[i]->id) == NULL)
 			outbox_roster_forget(reload.list[i]);

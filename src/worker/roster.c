@@ -48,7 +48,6 @@ void
 outbox_roster_forget(OutboxEndpoint *ep)
 {
 	outbox_subscribers_remove(ep);
-	outbox_dispatch_cancel(ep, DT_NOEND);
 	outbox_slots_leave(ep);
 	outbox_challenge_end(ep);
 	outbox_link_close(ep);
@@ -128,6 +127,16 @@ outbox_roster_load_again(OutboxEndpoint *ep)
 	outbox_loop.roster.recreating = true;
 }
 
+bool
+outbox_roster_lingers(OutboxEndpoint *ep)
+{
+	if (ep->queue->nin_flight == 0)
+		return false;
+	outbox_subscribers_remove(ep);
+	outbox_roster_load_again(ep);
+	return true;
+}
+
 /*
  * Nothing more is sent to endpoints that another worker is to serve.  Like any
  * other that is loaded again they need a position of their own first, because the
@@ -158,11 +167,14 @@ give_back_shares(void)
 	outbox_shares_give_back(in_use);
 }
 
-/* True if nothing is in flight, and everything that happened is stored. */
+/*
+ * True if nothing is in flight, and everything that happened is stored.  Nothing is stored
+ * of an endpoint that was dropped.
+ */
 static bool
 may_leave(const OutboxEndpoint *ep)
 {
-	return ep->queue->nin_flight == 0 && !ep->status.unstorable;
+	return ep->queue->nin_flight == 0 && (ep->member.dropped || !ep->status.unstorable);
 }
 
 void
@@ -204,17 +216,17 @@ outbox_roster_recreate(void)
 	outbox_loop.roster.recreating = false;
 	for (int i = 0; i < outbox_loop.roster.n; i++)
 	{
-		if (outbox_loop.roster.endpoints[i]->member.recreate &&
-			!may_leave(outbox_loop.roster.endpoints[i]))
-			outbox_loop.roster.recreating = true;
-		if (outbox_loop.roster.endpoints[i]->member.recreate &&
-			may_leave(outbox_loop.roster.endpoints[i]))
+		OutboxEndpoint *ep = outbox_loop.roster.endpoints[i];
+
+		if (!ep->member.recreate || !may_leave(ep))
 		{
-			outbox_roster_load_later(outbox_loop.roster.endpoints[i]->id);
-			outbox_roster_forget(outbox_loop.roster.endpoints[i]);
+			outbox_loop.roster.recreating |= ep->member.recreate;
+			outbox_loop.roster.endpoints[n++] = ep;
+			continue;
 		}
-		else
-			outbox_loop.roster.endpoints[n++] = outbox_loop.roster.endpoints[i];
+		if (!ep->member.dropped)
+			outbox_roster_load_later(ep->id);
+		outbox_roster_forget(ep);
 	}
 	outbox_loop.roster.n = n;
 	give_back_shares();

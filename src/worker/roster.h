@@ -33,12 +33,19 @@ extern void outbox_roster_wake_all(void);
 /* The endpoint is freed and loaded anew, once nothing of it is in flight. */
 extern void outbox_roster_load_again(OutboxEndpoint *ep);
 
+/*
+ * For an endpoint that was dropped.  True: its requests are to end first, so that they are
+ * counted.  It is to be on the list until _recreate frees it.
+ */
+extern bool outbox_roster_lingers(OutboxEndpoint *ep);
+
 /* Makes endpoints that this worker serves no longer begin to leave. */
 extern void outbox_roster_leave(void);
 
 /*
- * After a settle: frees the endpoints that are to be loaded again.  The next reload
- * does that, here or, when their share has been given back, in another worker.
+ * After a settle: frees the endpoints that were dropped, and those that are to be loaded
+ * again.  The next reload loads these, here or, when their share has been given back, in
+ * another worker.
  */
 extern void outbox_roster_recreate(void);
 

@@ -53,7 +53,7 @@
 #include "worker/watchdog.h"
 #include "worker/worker_start.h"
 
-/* µs that a request may take when its endpoint is to be loaded again. */
+/* µs that a request may take when its endpoint was dropped, or is to be loaded again. */
 #define CANCEL_AFTER (500 * 1000)
 
 #define WATCH_STANDBYS_EVERY 1	/* ms, while they have not flushed enough */

@@ -209,10 +209,11 @@ class Counts:
         self.may_fail("SELECT outbox.send_test('%s')" % self.any_endpoint().name, "54000")
 
     def leave(self, endpoints):
-        """What is under way to an endpoint that is dropped is not counted, so it ends before."""
+        """A request may be broken off, and counts as failed then.  So all have ended before, once a worker knows of the pause."""
         for e in endpoints:
             self.one("SELECT outbox.pause_endpoint('%s')" % e.name)
-            self.wait("it rests", "SELECT state IN ('paused', 'disabled') AND processing = 0 FROM outbox.stats WHERE endpoint = '%s'" % e.name)
+            self.wait("it rests", "SELECT t.state IN ('paused', 'disabled') AND t.processing = 0 FROM outbox.endpoint_settings s,"
+                      " outbox.endpoint_stats(s.endpoint_id) t WHERE s.name = '%s'" % e.name)
             del self.endpoints[e.name]
             self.gone.append(e)
 
