@@ -10,11 +10,15 @@
  */
 #include "base/outbox.h"
 
+#include "access/genam.h"
+#include "access/htup_details.h"
 #include "access/table.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
-#include "utils/guc.h"
+#include "utils/fmgroids.h"
+#include "utils/lsyscache.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 
 #include "base/crash_point.h"
 #include "base/query.h"
@@ -44,6 +48,12 @@ expiry(TimestampTz now)
 	return now - (int64) outbox_dedup_window * USECS_PER_SEC;
 }
 
+#define Anum_dedup_topic 1
+#define Anum_dedup_key 2
+#define Anum_dedup_tenant 3
+#define Anum_dedup_event_id 4
+#define Anum_dedup_created_at 5
+
 /* The arguments of a claim's statements. */
 typedef struct Claim
 {
@@ -60,34 +70,40 @@ typedef struct Claim
 /*
  * True if the key belongs to an event.  Its id is stored in 'id'.
  *
- * The primary key is used, whatever the planner's statistics say.  If VACUUM has found
- * the table empty, a transaction with many emits would otherwise read all of its own
- * keys for each emit.
+ * The row is read as it is now.  With the snapshot of a SERIALIZABLE transaction, all keys
+ * of the index's page would count as read, and one that another transaction adds there
+ * as a conflict.
  */
 static bool
 find(const Claim *c, pg_uuid_t *id)
 {
-	static SPIPlanPtr plan;
-	int				  level = NewGUCNestLevel();
-	bool			  isnull;
-	Datum			  first;
-	uint64			  n;
+	Relation	rel = outbox_table_open("dedup", AccessShareLock);
+	TupleDesc	desc = RelationGetDescr(rel);
+	Oid			index = get_relname_relid("dedup_pkey", RelationGetNamespace(rel));
+	ScanKeyData key[3];
+	SysScanDesc scan;
+	HeapTuple	tuple;
+	bool		isnull;
+	bool		found;
 
-	(void) set_config_option("enable_seqscan", "off", PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
-	n = outbox_plan_run(&plan,
-						"SELECT d.event_id FROM outbox.dedup d"
-						" WHERE d.topic OPERATOR(pg_catalog.=) $1"
-						" AND d.dedup_key OPERATOR(pg_catalog.=) $2"
-						" AND d.tenant OPERATOR(pg_catalog.=) $6"
-						" AND d.created_at OPERATOR(pg_catalog.>) $3",
-						ARGS_OF(c));
-	AtEOXact_GUC(true, level);
-	if (n == 0)
-		return false;
-	first = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull);
-	memcpy(id, DatumGetUUIDP(first), sizeof(pg_uuid_t));
-	return true;
+	ScanKeyInit(&key[0], Anum_dedup_topic, BTEqualStrategyNumber, F_TEXTEQ,
+				c->topic.value);
+	ScanKeyInit(&key[1], Anum_dedup_key, BTEqualStrategyNumber, F_TEXTEQ, c->key.value);
+	ScanKeyInit(&key[2], Anum_dedup_tenant, BTEqualStrategyNumber, F_TEXTEQ,
+				c->tenant.value);
+	scan = systable_beginscan(rel, index, OidIsValid(index), SnapshotSelf, lengthof(key),
+							  key);
+	tuple = systable_getnext(scan);
+	found = HeapTupleIsValid(tuple) &&
+		DatumGetTimestampTz(heap_getattr(tuple, Anum_dedup_created_at, desc, &isnull)) >
+			DatumGetTimestampTz(c->expiry.value);
+	if (found)
+		memcpy(id,
+			   DatumGetUUIDP(heap_getattr(tuple, Anum_dedup_event_id, desc, &isnull)),
+			   sizeof(pg_uuid_t));
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return found;
 }
 
 #define INSERT_KEY \

@@ -29,6 +29,7 @@ $receiver->control(path => '/ok/one', behave => '/ok');
 $node->safe_psql('postgres', "SELECT count(outbox.emit('load.ok', '{}', tenant => 't' || n)) FROM generate_series(1, $many) n");
 ok(wait_sql($node, "SELECT sum(delivered) = $many FROM outbox.stats"), 'delivered');
 $node->safe_psql('postgres', "SELECT count(outbox.emit('load.later', '{}', tenant => 't' || n, deliver_at => now() + interval '1 day')) FROM generate_series(1, $many) n");
+$node->safe_psql('postgres', "SELECT count(outbox.emit('load.one', '{}', dedup_key => 'used' || n)) FROM generate_series(1, $many) n");
 $node->safe_psql('postgres', 'VACUUM ANALYZE');
 my %id;
 foreach (split /\n/, $node->safe_psql('postgres', "SELECT DISTINCT ON (topic, tenant) topic, tenant, id FROM outbox.all_events UNION ALL SELECT topic, tenant, id FROM outbox.scheduled"))
@@ -40,10 +41,12 @@ foreach (split /\n/, $node->safe_psql('postgres', "SELECT DISTINCT ON (topic, te
 my @calls = (
 	[ 'emit', "SELECT outbox.emit('load.one', '{}', key => 'k%d', tenant => 't%d')" ],
 	[ 'emit, dedup_key', "SELECT outbox.emit('load.one', '{}', dedup_key => 'k%d')" ],
+	[ 'emit, dedup_key that was used', "SELECT outbox.emit('load.one', '{}', dedup_key => 'used%d')",
+		"SELECT outbox.emit('load.one', '{}', dedup_key => 'another%d')" ],
 	[ 'emit, deliver_at', "SELECT outbox.emit('load.one', '{}', tenant => 't%d', deliver_at => now() + interval '1 h')" ],
 	[ 'emit_change', "INSERT INTO changed VALUES (%d * 1000 + NEXT, 't%d')" ],
 	[ 'outgoing', "INSERT INTO outbox.outgoing (topic, payload, tenant) VALUES ('load.one', '{}', 't%d')" ],
-	[ 'cancel scheduled', "SELECT outbox.cancel('LATER')", 'once' ],
+	[ 'cancel scheduled', "SELECT outbox.cancel('LATER')" ],
 	[ 'pause_endpoint', "SELECT outbox.pause_endpoint('e%d')" ],
 	[ 'resume_endpoint', "SELECT outbox.resume_endpoint('e%d')" ],
 	[ 'alter_endpoint', "SELECT outbox.alter_endpoint('e%d', max_in_flight => NEXT)" ],
@@ -136,10 +139,10 @@ my %counts = map { $_ => 1 } qw(set_secrets replay send_test portal_replay porta
 
 foreach my $call (@calls)
 {
-	my ($name, $sql) = @$call;
+	my ($name, $sql, $then) = @$call;
 
 	$node->safe_psql('postgres', 'SELECT outbox.resume_endpoint(name) FROM outbox.endpoints') if $name eq 'portal_resume_endpoint';
-	my ($failed, $other) = pairs($sql, $sql =~ /drop_|create_endpoint|changed|LATER/ ? "SELECT outbox.pause_endpoint('e%d')" : $sql);
+	my ($failed, $other) = pairs($sql, $then // ($sql =~ /drop_|create_endpoint|changed|LATER/ ? "SELECT outbox.pause_endpoint('e%d')" : $sql));
 	is($other, '', "$name: no other error");
 	if ($counts{$name})
 	{
