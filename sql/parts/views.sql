@@ -138,7 +138,7 @@ SELECT s.name AS endpoint, s.tenant, p.seq AS read_seq,
        CASE WHEN w.known OR (s.state <> 'active' AND t.reason IS NOT NULL) THEN t.reason
             WHEN w.state = 'unverified' THEN 'its receiver has not been asked whether it wants events' ELSE s.reason END AS reason,
        t.pending,
-       COALESCE(t.pending_exact, false) AS pending_exact,
+       COALESCE(t.pending_exact AND (s.state = 'active' OR t.state NOT IN ('active', 'backing_off')), false) AS pending_exact,
        COALESCE(t.processing, 0) AS processing,
        COALESCE(t.retrying, outbox.parked_count(s.endpoint_id, 'retrying')) AS retrying,
        COALESCE(t.blocked, outbox.parked_count(s.endpoint_id, 'blocked')) AS blocked,
@@ -205,7 +205,7 @@ COMMENT ON COLUMN outbox.stats.reason IS
 'records (NULL: neither)';
 COMMENT ON COLUMN outbox.stats.pending IS
 'events that wait for their first attempt and are not blocked (NULL: not known)';
-COMMENT ON COLUMN outbox.stats.pending_exact IS 'false: pending is an estimate';
+COMMENT ON COLUMN outbox.stats.pending_exact IS 'false: pending is an estimate, or the worker has yet to hear of a pause: until then it may begin requests';
 COMMENT ON COLUMN outbox.stats.processing IS 'deliveries in flight';
 COMMENT ON COLUMN outbox.stats.retrying IS
 'deliveries that wait for another attempt, after a failure, outbox.retry(), resend(), replay() or '

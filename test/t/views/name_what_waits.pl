@@ -19,6 +19,9 @@ is(ask('SELECT state FROM outbox.status'), 'running', 'running');
 # --- A worker that is stopped
 my $pid = worker_pid($node);
 kill 'STOP', $pid;
+ask("SELECT outbox.pause_endpoint('a')");
+is(ask('SELECT state, processing, pending_exact FROM outbox.stats'), 'paused|0|f', 'nothing is exact of a pause that it has not heard of');
+ask("SELECT outbox.resume_endpoint('a')");
 my $id = emit($node, 'a.x', '{}');
 ok(wait_sql($node, 'SELECT NOT pending_exact FROM outbox.stats'), 'what it has published is not called exact any more');
 ok(wait_sql($node, "SELECT state = 'stuck' AND reason ~ 'the worker does nothing since' FROM outbox.status"), 'the status says that it is stuck');
