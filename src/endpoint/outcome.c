@@ -7,8 +7,8 @@
 
 #include "access/transam.h"
 
+#include "base/log_lines.h"
 #include "endpoint/lane.h"
-#include "endpoint/log_lines.h"
 #include "endpoint/outcome.h"
 #include "endpoint/queue.h"
 #include "endpoint/retries.h"

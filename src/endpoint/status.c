@@ -4,9 +4,9 @@
  */
 #include "base/outbox.h"
 
+#include "base/log_lines.h"
 #include "base/memory.h"
 #include "base/settings.h"
-#include "endpoint/log_lines.h"
 #include "endpoint/status.h"
 #include "endpoint/tally.h"
 

@@ -23,6 +23,7 @@
 #include "utils/tuplestore.h"
 
 #include "base/compat.h"
+#include "base/log_lines.h"
 #include "base/version.h"
 #include "log/reserve.h"
 #include "log/step.h"
@@ -313,7 +314,7 @@ outbox_step_hold(OutboxStep step, int32 endpoint_id, const OutboxStepError *fail
 	bool		again = failure->sqlerrcode == ERRCODE_DISK_FULL && make_room();
 	OutboxHold *hold = find(step, endpoint_id);
 	TimestampTz now = GetCurrentTimestamp();
-	char		whose[64] = "";
+	const char *whose = endpoint_id ? psprintf(" for endpoint %d", endpoint_id) : "";
 
 	/* The worker ends, and its next process need not wait. */
 	if (ShutdownRequestPending && failure->sqlerrcode == ERRCODE_QUERY_CANCELED)
@@ -332,10 +333,9 @@ outbox_step_hold(OutboxStep step, int32 endpoint_id, const OutboxStepError *fail
 	publish(hold, false);
 	if (locked)
 		return;
-	if (endpoint_id != 0)
-		snprintf(whose, sizeof(whose), " for endpoint %d", endpoint_id);
 	ereport(
-		WARNING,
+		outbox_log_line_of(OUTBOX_LINE_HOLD, endpoint_id, step_names[step]) ? WARNING :
+																			  DEBUG1,
 		(errcode(failure->sqlerrcode),
 		 errmsg("outbox step \"%s\"%s failed and is on hold for %d s: %s",
 				step_names[step], whose,
@@ -353,7 +353,8 @@ outbox_step_passed(OutboxStep step, int32 endpoint_id)
 		return;
 	publish(hold, true);
 	if (!hold->locked)
-		ereport(LOG, (errmsg("outbox step \"%s\" works again", step_names[step])));
+		ereport(outbox_log_line_of(OUTBOX_LINE_PASSED, endpoint_id, "") ? LOG : DEBUG1,
+				(errmsg("outbox step \"%s\" works again", step_names[step])));
 	*hold = holds[--nholds];
 }
 

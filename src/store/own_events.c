@@ -15,6 +15,7 @@
 #include "utils/datetime.h"
 #include "utils/json.h"
 
+#include "base/log_lines.h"
 #include "base/names.h"
 #include "base/query.h"
 #include "base/settings.h"
@@ -50,7 +51,7 @@ emit(const char *topic, const char *payload)
 		notices = MemoryContextAlloc(TopMemoryContext, sizeof(Notice) * MAX_KEPT);
 	if (nnotices == MAX_KEPT)
 	{
-		ereport(WARNING,
+		ereport(outbox_log_line_may(OUTBOX_LINE_LOST, topic) ? WARNING : DEBUG1,
 				(errmsg("event \"%s\" is lost, because %d others wait to be written",
 						topic, MAX_KEPT)));
 		return;

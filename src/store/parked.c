@@ -7,6 +7,7 @@
 
 #include "utils/fmgrprotos.h"
 
+#include "base/log_lines.h"
 #include "base/query.h"
 #include "endpoint/lane.h"
 #include "endpoint/operator.h"
@@ -65,7 +66,7 @@ static void
 event_is_gone(OutboxEndpoint *ep, int64 seq, bool retry, bool forgotten)
 {
 	if (!forgotten)
-		ereport(WARNING,
+		ereport(outbox_log_line_may(OUTBOX_LINE_DEAD, ep->config.name) ? WARNING : DEBUG1,
 				(errmsg("outbox event with seq " INT64_FORMAT
 						" for endpoint \"%s\" is gone",
 						seq, ep->config.name)));

@@ -16,6 +16,7 @@
 #include <math.h>
 
 #include "base/crash_point.h"
+#include "base/log_lines.h"
 #include "base/query.h"
 #include "base/settings.h"
 #include "endpoint/subscribers.h"
@@ -194,7 +195,7 @@ static void
 log_overflow(OutboxEndpoint *ep)
 {
 	ereport(
-		LOG,
+		outbox_log_line_may(OUTBOX_LINE_BACKLOG, ep->config.name) ? LOG : DEBUG1,
 		(errmsg(
 			 "outbox endpoint \"%s\" retained more than outbox.max_backlog_size: " INT64_FORMAT
 			 " deliveries are dead",

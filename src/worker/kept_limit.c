@@ -16,6 +16,7 @@
 
 #include "nodes/pg_list.h"
 
+#include "base/log_lines.h"
 #include "base/query.h"
 #include "endpoint/subscribers.h"
 #include "endpoint/tenant.h"
@@ -274,7 +275,7 @@ note(OutboxTenant *t, const Candidates *c)
 	else if (t->kept->given_up > 0)
 	{
 		ereport(
-			LOG,
+			outbox_log_line_may(OUTBOX_LINE_KEPT, t->name) ? LOG : DEBUG1,
 			(errmsg(
 				 "outbox kept more for tenant \"%s\" than its limits allow: " INT64_FORMAT
 				 " deliveries are given up",

@@ -21,9 +21,9 @@
 
 #include "base/compat.h"
 #include "base/crash_point.h"
+#include "base/log_lines.h"
 #include "base/memory.h"
 #include "base/settings.h"
-#include "endpoint/log_lines.h"
 #include "endpoint/window.h"
 #include "log/durable.h"
 #include "log/standbys.h"

@@ -106,5 +106,16 @@ ok( wait_until {
 	'each is in the log, by itself or in a sum') or diag "$single $summed";
 cmp_ok($single, '<', $many / 2, "$single lines of their own");
 
+# Nor is the loss of many events, which were removed by hand
+endpoint($node, $receiver, 'gone', '/ok/gone', "topics => '{gone.*}'");
+ok(pause($node, 'gone'), 'paused');
+ask("SELECT count(outbox.emit('gone.x', '{}')) FROM generate_series(1, $many)");
+ask(park_as_dead("s.name = 'gone' AND e.topic = 'gone.x'"));
+ask("DELETE FROM outbox.events WHERE topic = 'gone.x'");
+ask("SELECT outbox.retry('gone'), outbox.resume_endpoint('gone')");
+ok(wait_sql($node, "SELECT count(*) = $many FROM outbox.parked WHERE reason = 'event is gone'"), 'all are dead');
+my @lines = slurp_file($node->logfile) =~ /for endpoint "gone" is gone/g;
+cmp_ok(scalar(@lines), '<', $many / 2, @lines . ' lines of their own');
+
 $node->stop;
 done_testing();

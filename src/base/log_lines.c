@@ -6,7 +6,7 @@
  * written in each period, and a line that says how many there were besides.  The views
  * name all of them.
  */
-#include "endpoint/log_lines.h"
+#include "base/log_lines.h"
 
 #include "utils/timestamp.h"
 
@@ -19,7 +19,7 @@ typedef struct Lines
 	TimestampTz since;
 	int			written;
 	int64		counted;		   /* and not written */
-	char		last[NAMEDATALEN]; /* endpoint of these */
+	char		last[OUTBOX_MAX_TENANT + 1]; /* name of these */
 } Lines;
 
 static Lines lines[OUTBOX_LINES];
@@ -32,6 +32,11 @@ static const char *const happened[OUTBOX_LINES] = {
 	[OUTBOX_LINE_NO_LINK] = "endpoints send nothing",
 	[OUTBOX_LINE_LINK] = "endpoints are connected",
 	[OUTBOX_LINE_DEAD] = "deliveries are dead",
+	[OUTBOX_LINE_LOST] = "events of outbox itself are lost",
+	[OUTBOX_LINE_BACKLOG] = "endpoints retained more than outbox.max_backlog_size",
+	[OUTBOX_LINE_KEPT] = "tenants had more kept than their limits allow",
+	[OUTBOX_LINE_HOLD] = "steps failed, and are on hold",
+	[OUTBOX_LINE_PASSED] = "steps work again",
 };
 
 static void
@@ -58,7 +63,7 @@ is_over(const Lines *l, TimestampTz now)
 }
 
 bool
-outbox_log_line_may(OutboxLogLine line, const char *endpoint)
+outbox_log_line_may(OutboxLogLine line, const char *name)
 {
 	Lines	   *l = &lines[line];
 	TimestampTz now = GetCurrentTimestamp();
@@ -71,7 +76,7 @@ outbox_log_line_may(OutboxLogLine line, const char *endpoint)
 		return true;
 	}
 	l->counted++;
-	strlcpy(l->last, endpoint, sizeof(l->last));
+	strlcpy(l->last, name, sizeof(l->last));
 	return false;
 }
 
