@@ -35,6 +35,8 @@ BEHAVIOURS = ["/ok", "/ok", "/ok", "/fail?rate=0.4&status=500", "/status/500", "
 # Where dead letters of a strict endpoint are retried, and others block it, the rest is pending for one,
 # and blocked for the other.
 WAITS = ("pending + processing", "retrying", "blocked", "dead")
+# Nothing is exact before the worker has heard of a pause.
+RESTS = "state IN ('paused', 'disabled') AND processing = 0 AND pending_exact"
 PATIENCE = 25               # seconds until counts that are a moment late must agree
 
 
@@ -209,11 +211,10 @@ class Counts:
         self.may_fail("SELECT outbox.send_test('%s')" % self.any_endpoint().name, "54000")
 
     def leave(self, endpoints):
-        """A request may be broken off, and counts as failed then.  So all have ended before, once a worker knows of the pause."""
+        """A request may be broken off, and counts as failed then.  So all have ended before."""
         for e in endpoints:
             self.one("SELECT outbox.pause_endpoint('%s')" % e.name)
-            self.wait("it rests", "SELECT t.state IN ('paused', 'disabled') AND t.processing = 0 FROM outbox.endpoint_settings s,"
-                      " outbox.endpoint_stats(s.endpoint_id) t WHERE s.name = '%s'" % e.name)
+            self.wait("it rests", "SELECT %s FROM outbox.stats WHERE endpoint = '%s'" % (RESTS, e.name))
             del self.endpoints[e.name]
             self.gone.append(e)
 
@@ -260,7 +261,7 @@ class Counts:
         """Nothing is under way, and nothing begins."""
         for name in self.endpoints:
             self.one("SELECT outbox.pause_endpoint('%s')" % name)
-        self.wait("they rest", "SELECT bool_and(state IN ('paused', 'disabled') AND processing = 0) FROM outbox.stats")
+        self.wait("they rest", "SELECT bool_and(%s) FROM outbox.stats" % RESTS)
         self.wait("commands", "SELECT NOT EXISTS (SELECT FROM outbox.commands WHERE retry_at IS NULL)")
         self.wait("forgets", "SELECT NOT EXISTS (SELECT FROM outbox.forget_progress WHERE complete_at IS NULL)")
         self.wait("nothing is set aside", "SELECT NOT EXISTS (SELECT FROM outbox.set_aside) AND NOT EXISTS (SELECT FROM outbox.held_steps)")
