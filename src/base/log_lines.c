@@ -18,7 +18,7 @@ typedef struct Lines
 {
 	TimestampTz since;
 	int			written;
-	int64		counted;		   /* and not written */
+	int64		counted;					 /* and not written */
 	char		last[OUTBOX_MAX_TENANT + 1]; /* name of these */
 } Lines;
 

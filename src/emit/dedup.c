@@ -98,8 +98,7 @@ find(const Claim *c, pg_uuid_t *id)
 		DatumGetTimestampTz(heap_getattr(tuple, Anum_dedup_created_at, desc, &isnull)) >
 			DatumGetTimestampTz(c->expiry.value);
 	if (found)
-		memcpy(id,
-			   DatumGetUUIDP(heap_getattr(tuple, Anum_dedup_event_id, desc, &isnull)),
+		memcpy(id, DatumGetUUIDP(heap_getattr(tuple, Anum_dedup_event_id, desc, &isnull)),
 			   sizeof(pg_uuid_t));
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);

@@ -549,8 +549,8 @@ void
 outbox_reload_failed(void)
 {
 	for (int i = 0; i < outbox_loop.roster.n; i++)
-		outbox_loop.roster.endpoints[i]->member.dropped &=
-			outbox_loop.roster.endpoints[i]->member.recreate;
+		outbox_loop.roster.endpoints[i]
+			->member.dropped &= outbox_loop.roster.endpoints[i]->member.recreate;
 	for (int i = 0; i < reload.n; i++)
 		if (outbox_loop_find(reload.list[i]->id) == NULL)
 			outbox_roster_forget(reload.list[i]);
