@@ -116,8 +116,8 @@ fake(rules => []);
 create('limits', "sqs:eu-central-1:$account:limits", '{limits}', rest => q(format => 'raw', timeout => '30 s'));
 my $large = ask(q{SELECT outbox.emit('limits', jsonb_build_object('large', repeat('x', 1024 * 1024 - 500)))});
 my $too_large = ask(q{SELECT outbox.emit('limits', jsonb_build_object('large', repeat('x', 1024 * 1024 - 60)))});
-my $many_headers = emit($node, 'limits', '{}', q{headers => '{"x-1":"a","x-2":"a","x-3":"a","x-4":"a","x-5":"a","x-6":"a"}'});
-my $small = emit($node, 'limits', '{}', q{headers => '{"x-1":"a","x-2":"a","x-3":"a","x-4":"a","x-5":"a"}'});
+my $many_headers = emit($node, 'limits', '{}', q{headers => '{"x-1":"a","x-2":"a","x-3":"a","x-4":"a","x-5":"a","x-6":"a","x-7":"a"}'});
+my $small = emit($node, 'limits', '{}', q{headers => '{"x-1":"a","x-2":"a","x-3":"a","x-4":"a","x-5":"a","x-6":"a"}'});
 wait_status($node, $_->[0], $_->[1], $_->[2])
   foreach ([ $large, 'delivered', 'an event of almost 1 MiB is delivered' ], [ $too_large, 'dead', 'a larger one is dead' ],
 	[ $many_headers, 'dead', 'one with eleven attributes is dead' ], [ $small, 'delivered', 'one with ten is delivered' ]);
