@@ -25,21 +25,23 @@
 #define ROUND_MOST 20000   /* ms */
 #define FORGET_MOST 600000 /* ms. The next round goes on with the rest. */
 
-static bool					   follows; /* the database follows a source */
-static TimestampTz			   next_round;
-static BackgroundWorkerHandle *keeper; /* NULL: none was started yet */
+static TimestampTz			   next_round = DT_NOEND; /* while it follows no source */
+static BackgroundWorkerHandle *keeper;				  /* NULL: none was started yet */
 
 void
 outbox_sources_configure(void)
 {
-	follows = outbox_query("SELECT FROM outbox.followed LIMIT 1") > 0;
+	if (outbox_query("SELECT FROM outbox.followed LIMIT 1") == 0)
+		next_round = DT_NOEND;
+	else if (next_round == DT_NOEND)
+		next_round = 0;
 	outbox_taken_forget();
 }
 
 TimestampTz
 outbox_sources_next_time(void)
 {
-	return follows ? next_round : DT_NOEND;
+	return next_round;
 }
 
 void

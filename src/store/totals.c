@@ -10,6 +10,7 @@
  */
 #include "base/outbox.h"
 
+#include "log/step.h"
 #include "server/shares.h"
 #include "store/totals.h"
 
@@ -65,7 +66,10 @@ have_changed(void)
 TimestampTz
 outbox_totals_due(void)
 {
-	return candidate_lsn == 0 && have_changed() ? stored_at + STORE_EVERY : DT_NOEND;
+	return candidate_lsn == 0 && !outbox_step_held(OUTBOX_STEP_SETTLE, 0) &&
+			have_changed() ?
+		stored_at + STORE_EVERY :
+		DT_NOEND;
 }
 
 void

@@ -46,12 +46,6 @@
 /* Endpoints of which one round asks whether they can give up memory. */
 #define GIVE_UP_AT_ONCE 256
 
-static TimestampTz
-totals_due(void)
-{
-	return outbox_step_held(OUTBOX_STEP_SETTLE, 0) ? DT_NOEND : outbox_totals_due();
-}
-
 static bool
 something_to_settle(TimestampTz now)
 {
@@ -60,7 +54,7 @@ something_to_settle(TimestampTz now)
 
 	if (outbox_loop.due.settle_at != 0 || outbox_loop.traffic.unsettled > 0 ||
 		outbox_loop.roster.recreating || outbox_shares_leaving() ||
-		outbox_own_events_waits() || totals_due() <= now ||
+		outbox_own_events_waits() || outbox_totals_due() <= now ||
 		outbox_settle_behind_at(&outbox_loop.to_settle) <= now ||
 		(sharing &&
 		 (outbox_busy_some_share() || outbox_settle_wants_head(&outbox_loop.head, now))))
@@ -371,7 +365,7 @@ outbox_chores_next_time(void)
 	{
 		until = Min(until, outbox_settle_behind_at(&outbox_loop.to_settle));
 		if (outbox_loop.database_ours)
-			until = Min(until, totals_due());
+			until = Min(until, outbox_totals_due());
 	}
 	for (size_t i = 0; i < lengthof(chores); i++)
 		until = Min(until, due(&chores[i]));

@@ -173,15 +173,11 @@ resume(Left *left)
 		forget(left);
 }
 
-bool
-outbox_command_pass_goes_on(TimestampTz now)
-{
-	return pass.active || find_paid(now) != NULL;
-}
-
 TimestampTz
-outbox_command_pass_next_time(void)
+outbox_command_pass_due(TimestampTz now)
 {
+	if (pass.active || find_paid(now) != NULL)
+		return 0;
 	return Min(pass.paid_at, outbox_loop.commands_pending ? pass.rested_at : DT_NOEND);
 }
 

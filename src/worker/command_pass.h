@@ -15,11 +15,11 @@ typedef struct OutboxCommandPlace
 	int32 upto;
 } OutboxCommandPlace;
 
-/* True if a pass is under way, or can go on with an endpoint that has paid. */
-extern bool outbox_command_pass_goes_on(TimestampTz now);
-
-/* Returns when an endpoint may have paid, or a pass may begin.  DT_NOEND: never. */
-extern TimestampTz outbox_command_pass_next_time(void);
+/*
+ * Returns 0 if a pass is under way, or can go on with an endpoint that has paid, else when an
+ * endpoint may have paid, or a pass may begin.  DT_NOEND: never.
+ */
+extern TimestampTz outbox_command_pass_due(TimestampTz now);
 
 /* Begins a pass if none is under way, and returns true if all endpoints are in it. */
 extern bool		   outbox_command_pass_begin(TimestampTz now);

@@ -12,6 +12,7 @@
 #include "endpoint/pace.h"
 #include "worker/busy.h"
 #include "worker/judge.h"
+#include "worker/loop.h"
 #include "worker/slots.h"
 #include "worker/watchdog.h"
 
@@ -25,8 +26,6 @@
 /* An evaluation of so many µs holds up others twice as much as shorter ones together. */
 #define LONG_WORK 1000
 
-static TimestampTz next_time = DT_NOEND;
-
 bool
 outbox_judge_later(OutboxEndpoint *ep)
 {
@@ -34,24 +33,18 @@ outbox_judge_later(OutboxEndpoint *ep)
 
 	if (until == 0)
 		return false;
-	next_time = Min(next_time, until);
+	outbox_loop.due.judge_at = Min(outbox_loop.due.judge_at, until);
 	if (!outbox_endpoint_rests(ep))
 		outbox_endpoint_note_lack(ep, LACKS_TIME, until);
 	return true;
 }
 
-TimestampTz
-outbox_judge_next_time(void)
-{
-	return next_time;
-}
-
 void
 outbox_judge_again(TimestampTz now)
 {
-	if (now < next_time)
+	if (now < outbox_loop.due.judge_at)
 		return;
-	next_time = DT_NOEND;
+	outbox_loop.due.judge_at = DT_NOEND;
 	outbox_turn_all_again(OUTBOX_TURN_JUDGE);
 }
 

@@ -13,12 +13,8 @@
  */
 extern bool outbox_judge_later(OutboxEndpoint *ep);
 
-/*
- * When that may have changed for an endpoint of which it was true.  DT_NOEND: there is
- * none.  _again: it is that time, so such endpoints wait for their turn again.
- */
-extern TimestampTz outbox_judge_next_time(void);
-extern void		   outbox_judge_again(TimestampTz now);
+/* When outbox_loop.due.judge_at has come, such endpoints wait for their turn again. */
+extern void outbox_judge_again(TimestampTz now);
 
 /*
  * The time that a template takes is a debt, as that of a filter is.  may_shape is false

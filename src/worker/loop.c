@@ -18,6 +18,7 @@ OutboxLoop outbox_loop = {
 	.to_settle = {.unsettled = DLIST_STATIC_INIT(outbox_loop.to_settle.unsettled),
 				  .behind = DLIST_STATIC_INIT(outbox_loop.to_settle.behind),
 				  .behind_at = DT_NOEND},
+	.due = {.publish_at = DT_NOEND, .judge_at = DT_NOEND},
 	.commands_pending = true,
 	.replays_changed = true,
 };

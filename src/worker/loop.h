@@ -37,13 +37,16 @@ typedef struct OutboxLoopTraffic
 	bool  refill_all;	   /* true if an endpoint may have got slots or work */
 } OutboxLoopTraffic;
 
-/* Times.  Written by chores.c, loop.c and worker.c. */
+/* Times.  Written by chores.c, judge.c, loop.c, publish.c and worker.c. */
 typedef struct OutboxLoopDue
 {
 	TimestampTz settle_at;		/* of what waits to be settled (0: nothing does) */
 	int64		settle_took;	/* µs of settling since then */
 	TimestampTz retry_locks_at; /* steps that need a lock which was not free are not tried
 								 * before */
+	TimestampTz publish_at; /* of endpoints that the last round left out (DT_NOEND: none) */
+	TimestampTz judge_at;	/* outbox_judge_later() may have become false for an endpoint
+							 * of which it was true (DT_NOEND: there is none) */
 } OutboxLoopDue;
 
 typedef struct OutboxLoop

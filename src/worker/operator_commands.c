@@ -307,9 +307,7 @@ outbox_operator_commands_due(void)
 		outbox_loop.commands_pending = true;
 		retry_at = DT_NOEND;
 	}
-	if (outbox_command_pass_goes_on(now))
-		return 0;
-	return Min(retry_at, outbox_command_pass_next_time());
+	return Min(retry_at, outbox_command_pass_due(now));
 }
 
 /*

@@ -45,8 +45,6 @@
 static TimestampTz published_at;
 static int		   left;	   /* open endpoints whose turn has not come since then */
 static int		   quiet_ones; /* published since then because they had become quiet */
-static TimestampTz publish_at = DT_NOEND; /* when the endpoints that were left out are to
-										   * be published */
 
 /* One that lacks memory says so until it does not, and publishes that at these times. */
 #define PUBLISH_LACK_EVERY USECS_PER_SEC
@@ -65,12 +63,6 @@ outbox_is_quiet(OutboxEndpoint *ep)
 		ep->queue->nin_flight == 0 && ep->queue->nready == 0 &&
 		dlist_is_empty(&ep->queue->loading) && dlist_is_empty(&ep->queue->asking) &&
 		!ep->table->unblocking;
-}
-
-TimestampTz
-outbox_publish_next_time(void)
-{
-	return publish_at;
 }
 
 void
@@ -271,7 +263,7 @@ outbox_publish(TimestampTz now)
 	if (left == 0 && now - published_at >= PUBLISH_EVERY)
 		begin_to_publish(now);
 	publish_open(now, flushed);
-	publish_at = left > 0			 ? now :
+	outbox_loop.due.publish_at = left > 0			 ? now :
 		outbox_loop.roster.nopen > 0 ? published_at + PUBLISH_EVERY :
 		outbox_totals_wait()		 ? now + PUBLISH_EVERY :
 									   DT_NOEND;

@@ -17,10 +17,4 @@ extern bool outbox_is_quiet(OutboxEndpoint *ep);
 extern void outbox_publish(TimestampTz now);
 extern void outbox_publish_one(OutboxEndpoint *ep, TimestampTz now);
 
-/*
- * Returns when the endpoints that the last round left out are to be published.  DT_NOEND:
- * none was left out.
- */
-extern TimestampTz outbox_publish_next_time(void);
-
 #endif /* OUTBOX_PUBLISH_H */

@@ -398,7 +398,7 @@ static long
 time_to_sleep(TimestampTz examined_at, bool more)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	TimestampTz until = Min(outbox_publish_next_time(), outbox_chores_next_time());
+	TimestampTz until = Min(outbox_loop.due.publish_at, outbox_chores_next_time());
 	bool		sharing = outbox_loop.due.settle_at == 0 &&
 		outbox_settle_may_share(&outbox_loop.to_settle);
 	dlist_iter iter;
@@ -441,7 +441,7 @@ time_to_sleep(TimestampTz examined_at, bool more)
 			until = Min(until, outbox_settle_shares_at(ep));
 		until = Min(until, ep->link->look_at);
 	}
-	until = Min(until, outbox_judge_next_time());
+	until = Min(until, outbox_loop.due.judge_at);
 	fill_at = Min(fill_at, outbox_slots_next_time());
 	if (outbox_slots_wanted() && outbox_slots_in_flight() == 0)
 		fill_at = now + OUTBOX_RETRY_LOCKS_AFTER; /* there was no memory for a request */
