@@ -1,13 +1,14 @@
 /*
  * table_rows.c
- *	  Owns how rows are appended to the extension's tables, and how numbers become an
- *	  array.
+ *	  Owns how the columns of a row are read, how rows are appended to the extension's
+ *	  tables, and how arrays are made and read.
  */
 #include "base/table_rows.h"
 
 #include "access/heapam.h"
 #include "access/table.h"
 #include "access/tableam.h"
+#include "access/tupmacs.h"
 #include "access/xact.h"
 #include "catalog/index.h"
 #include "catalog/pg_trigger.h"
@@ -21,6 +22,51 @@
 
 #include "base/compat.h"
 
+int
+outbox_read_into(OutboxColumns row, const OutboxInto *into)
+{
+	int c = row.first;
+
+	for (; OidIsValid(into->type); c++, into++)
+	{
+		Form_pg_attribute column = TupleDescAttr(row.desc, c);
+
+		if (column->atttypid != into->type)
+			elog(ERROR, "column \"%s\" has type %u instead of %u",
+				 NameStr(column->attname), column->atttypid, into->type);
+		if (row.nulls[c])
+			memset(into->place, 0,
+				   column->attlen > 0 ? (size_t) column->attlen : sizeof(void *));
+		else if (column->attbyval)
+			store_att_byval(into->place, row.values[c], column->attlen);
+		else if (column->attlen > 0)
+			memcpy(into->place, DatumGetPointer(row.values[c]), column->attlen);
+		else if (into->type == TEXTOID)
+			*(char **) into->place = TextDatumGetCString(row.values[c]);
+		else
+			*(void **) into->place = PG_DETOAST_DATUM(row.values[c]);
+	}
+	return c - row.first;
+}
+
+Datum
+outbox_array(const Datum *elems, int n, Oid type)
+{
+	int	 len = type == INT4OID ? 4 :
+		type == INT8OID		   ? 8 :
+		type == UUIDOID		   ? UUID_LEN :
+		type == TIDOID		   ? (int) sizeof(ItemPointerData) :
+								 -1;
+	char align = type == INT8OID ? TYPALIGN_DOUBLE :
+		type == UUIDOID			 ? TYPALIGN_CHAR :
+		type == TIDOID			 ? TYPALIGN_SHORT :
+								   TYPALIGN_INT;
+
+	return PointerGetDatum(
+		construct_array(unconstify(Datum *, elems), n, type, len,
+						type == INT4OID || (type == INT8OID && FLOAT8PASSBYVAL), align));
+}
+
 Datum
 outbox_int8_array(const int64 *values, int n)
 {
@@ -28,8 +74,24 @@ outbox_int8_array(const int64 *values, int n)
 
 	for (int i = 0; i < n; i++)
 		elems[i] = Int64GetDatum(values[i]);
-	return PointerGetDatum(
-		construct_array(elems, n, INT8OID, 8, FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	return outbox_array(elems, n, INT8OID);
+}
+
+char **
+outbox_text_array(ArrayType *array, int *n)
+{
+	Datum *elems;
+	bool  *nulls;
+	int	   nelems;
+	char **strings;
+
+	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &elems, &nulls, &nelems);
+	strings = palloc(sizeof(char *) * Max(nelems, 1));
+	*n = 0;
+	for (int i = 0; i < nelems; i++)
+		if (!nulls[i])
+			strings[(*n)++] = TextDatumGetCString(elems[i]);
+	return strings;
 }
 
 int
@@ -223,13 +285,32 @@ outbox_insert_row(Relation rel, TupleTableSlot *slot)
 	end_insert(info, estate);
 }
 
-/* Rules and foreign tables are not handled: the tables are the extension's. */
 void
-outbox_append_rows(Oid table, int nrows, Datum *values, bool *nulls)
+outbox_put_column(OutboxRows *rows, Datum value, bool null)
+{
+	if (rows->max == 0)
+	{
+		rows->max = 1024;
+		rows->values = palloc(sizeof(Datum) * rows->max);
+		rows->nulls = palloc(sizeof(bool) * rows->max);
+	}
+	else if (rows->n == rows->max)
+	{
+		rows->max *= 2;
+		rows->values = repalloc_huge(rows->values, sizeof(Datum) * rows->max);
+		rows->nulls = repalloc_huge(rows->nulls, sizeof(bool) * rows->max);
+	}
+	rows->values[rows->n] = value;
+	rows->nulls[rows->n++] = null;
+}
+
+/* Rules and foreign tables are not handled: the tables are the extension's. */
+int
+outbox_append_rows(Oid table, const OutboxRows *rows)
 {
 	Relation		 rel = table_open(table, NoLock);
 	TupleDesc		 desc = CreateTupleDescCopy(RelationGetDescr(rel));
-	int				 natts = desc->natts;
+	int				 nrows = (int) (rows->n / desc->natts);
 	TupleTableSlot **slots = palloc(sizeof(TupleTableSlot *) * Max(nrows, 1));
 	ResultRelInfo	*info = makeNode(ResultRelInfo);
 	EState			*estate = begin_insert(info, rel, NULL);
@@ -242,10 +323,12 @@ outbox_append_rows(Oid table, int nrows, Datum *values, bool *nulls)
 	 */
 	for (int i = 0; i < nrows; i++)
 	{
+		size_t first = (size_t) i * desc->natts;
+
 		slots[i] = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
-		ExecStoreHeapTuple(heap_form_tuple(desc, values + (size_t) i * natts,
-										   nulls + (size_t) i * natts),
-						   slots[i], true);
+		ExecStoreHeapTuple(
+			heap_form_tuple(desc, rows->values + first, rows->nulls + first), slots[i],
+			true);
 		slots[i]->tts_tableOid = table;
 	}
 	if (with_triggers)
@@ -265,4 +348,5 @@ outbox_append_rows(Oid table, int nrows, Datum *values, bool *nulls)
 		AfterTriggerEndQuery(estate);
 	end_insert(info, estate);
 	table_close(rel, NoLock);
+	return nrows;
 }

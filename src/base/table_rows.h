@@ -14,84 +14,99 @@
 #include "utils/builtins.h"
 #include "utils/uuid.h"
 
-/* The columns of a row that was read.  The first has number 0. */
+/* The columns of a row that was read, from 'first' on. */
 typedef struct OutboxColumns
 {
-	Datum *values;
-	bool  *nulls;
+	Datum	 *values;
+	bool	 *nulls;
+	TupleDesc desc;
+	int		  first;
 } OutboxColumns;
-
-/*
- * A file lists the columns of a statement once, as COLUMNS(first, next), where
- * first(NUMBER, "expression") is the first of them and next() each other.  The list makes
- * the enum of their numbers, and the columns of the SELECT.
- */
-#define OUTBOX_COLUMN_NUMBER(number, sql) number,
-#define OUTBOX_FIRST_COLUMN(number, sql) sql
-#define OUTBOX_NEXT_COLUMN(number, sql) ", " sql
-#define OUTBOX_COLUMN_NUMBERS(columns) columns(OUTBOX_COLUMN_NUMBER, OUTBOX_COLUMN_NUMBER)
-#define OUTBOX_SELECT(columns) "SELECT " columns(OUTBOX_FIRST_COLUMN, OUTBOX_NEXT_COLUMN)
 
 /* Returns row 'i' of the last statement of the present SPI connection. */
 static inline OutboxColumns
 fetch_row(uint64 i)
 {
-	int			  n = SPI_tuptable->tupdesc->natts;
-	OutboxColumns row = {palloc(sizeof(Datum) * n), palloc(sizeof(bool) * n)};
+	TupleDesc	  desc = SPI_tuptable->tupdesc;
+	OutboxColumns row = {palloc(sizeof(Datum) * desc->natts),
+						 palloc(sizeof(bool) * desc->natts), desc, 0};
 
-	heap_deform_tuple(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, row.values,
-					  row.nulls);
+	heap_deform_tuple(SPI_tuptable->vals[i], desc, row.values, row.nulls);
 	return row;
 }
 
-static inline char *
-row_text(OutboxColumns row, int i)
+/* Where a column of a type goes.  If it is NULL, all bits of the place become 0. */
+typedef struct OutboxInto
 {
-	return row.nulls[i] ? NULL : TextDatumGetCString(row.values[i]);
-}
+	Oid	  type;
+	void *place;
+} OutboxInto;
 
-static inline int64
-row_int8(OutboxColumns row, int i)
-{
-	return row.nulls[i] ? 0 : DatumGetInt64(row.values[i]);
-}
+/*
+ * Read the columns of a row, or the first ones of them, in their order:
+ * outbox_read_row(i, into_int8(&seq), into_text(&key)).  They return how many were read, and
+ * throw if a column has another type.
+ */
+#define outbox_read_row(i, ...) outbox_read_columns(fetch_row(i), __VA_ARGS__)
+#define outbox_read_columns(row, ...) \
+	outbox_read_into(row, (OutboxInto[]){__VA_ARGS__, {0}})
+extern int outbox_read_into(OutboxColumns row, const OutboxInto *into);
 
-static inline int32
-row_int4(OutboxColumns row, int i)
-{
-	return row.nulls[i] ? 0 : DatumGetInt32(row.values[i]);
-}
+#define OUTBOX_INTO(name, ctype, oid) \
+	static inline OutboxInto into_##name(ctype *place) \
+	{ \
+		return (OutboxInto){oid, place}; \
+	}
+OUTBOX_INTO(bool, bool, BOOLOID)
+OUTBOX_INTO(int2, int16, INT2OID)
+OUTBOX_INTO(int4, int32, INT4OID)
+OUTBOX_INTO(int8, int64, INT8OID)
+OUTBOX_INTO(float8, double, FLOAT8OID)
+OUTBOX_INTO(time, TimestampTz, TIMESTAMPTZOID)
+OUTBOX_INTO(tid, ItemPointerData, TIDOID)
+OUTBOX_INTO(uuid, pg_uuid_t, UUIDOID)
+OUTBOX_INTO(xid, TransactionId, XIDOID)
+OUTBOX_INTO(xid8, uint64, XID8OID)
 
-static inline double
-row_float8(OutboxColumns row, int i)
-{
-	return row.nulls[i] ? 0 : DatumGetFloat8(row.values[i]);
-}
+/* The places are a string's pointer, and that of a value of another varying length. */
+#define into_text(string) ((OutboxInto){TEXTOID, string})
+#define into_varlena(type, pointer) ((OutboxInto){type, pointer})
 
-static inline TimestampTz
-row_time(OutboxColumns row, int i, TimestampTz otherwise)
-{
-	return row.nulls[i] ? otherwise : DatumGetTimestampTz(row.values[i]);
-}
-
-static inline bool
-row_is(OutboxColumns row, int i, const char *what)
-{
-	return !row.nulls[i] && strcmp(TextDatumGetCString(row.values[i]), what) == 0;
-}
+/*
+ * Returns an array of 'n' elements, none of which is NULL, of type int4, int8, text, uuid or
+ * tid.  It needs no transaction.
+ */
+extern Datum outbox_array(const Datum *elems, int n, Oid type);
 
 /* Returns a bigint[] of 'n' values. */
 extern Datum outbox_int8_array(const int64 *values, int n);
 
-/* For qsort() and bsearch() of int64. */
+/* Returns the strings of a text[], without elements that are NULL. */
+extern char **outbox_text_array(ArrayType *array, int *n);
+
+/* For qsort() and bsearch() of int64, or of structs that begin with one. */
 extern int outbox_compare_int8(const void *a, const void *b);
+
+/* Rows that are appended to a table: the columns of the first one, of the second one ... */
+typedef struct OutboxRows
+{
+	size_t n; /* columns */
+	size_t max;
+	Datum *values;
+	bool  *nulls;
+} OutboxRows;
+
+/* Add the next column. */
+extern void outbox_put_column(OutboxRows *rows, Datum value, bool null);
+#define put_value(rows, value) outbox_put_column(rows, value, false)
+#define put_null(rows) outbox_put_column(rows, (Datum) 0, true)
+#define put_if(rows, there, value) ((there) ? put_value(rows, value) : put_null(rows))
 
 /*
  * Appends rows to one of the extension's tables, with one WAL record for a page of them.
- * 'values' and 'nulls' have the columns of the first row, then the columns of the second,
- * and so on.  The caller has locked the table.
+ * The caller has locked the table.  Returns how many.
  */
-extern void outbox_append_rows(Oid table, int nrows, Datum *values, bool *nulls);
+extern int outbox_append_rows(Oid table, const OutboxRows *rows);
 
 /*
  * Inserts the row of a slot into one of the extension's tables, which the caller has

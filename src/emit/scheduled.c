@@ -86,11 +86,9 @@ enum
 void
 outbox_scheduled_init(int64 epoch, bool zero)
 {
-	Datum		  values[2] = {Int64GetDatum(epoch), Int64GetDatum(0)};
 	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
 
-	epochs = PointerGetDatum(construct_array(values, zero ? 2 : 1, INT8OID, sizeof(int64),
-											 FLOAT8PASSBYVAL, TYPALIGN_DOUBLE));
+	epochs = outbox_int8_array((int64[]){epoch, 0}, zero ? 2 : 1);
 	MemoryContextSwitchTo(old);
 }
 
@@ -116,35 +114,25 @@ outbox_scheduled_next_time(void)
 }
 
 static void
-set_first(TimestampTz time, const pg_uuid_t *id)
+set_first(TimestampTz time)
 {
 	first_time = time;
-	if (id)
-		first_id = *id;
-	else
-		memset(&first_id, 0, sizeof(first_id));
+	memset(&first_id, 0, sizeof(first_id));
 }
 
 static void
 find_first(void)
 {
 	static SPIPlanPtr plan;
-	HeapTuple		  tuple;
-	bool			  isnull;
 
 	if (outbox_plan_run(&plan, "SELECT s.deliver_at, s.id" FROM_FIRST IN_ORDER "1",
 						arg_time(first_time),
 						arg_datum(UUIDOID, UUIDPGetDatum(&first_id)),
 						arg_datum(INT8ARRAYOID, epochs),
 						arg_datum(INT4ARRAYOID, locked)) == 0)
-	{
-		set_first(DT_NOEND, NULL);
-		return;
-	}
-	tuple = SPI_tuptable->vals[0];
-	set_first(DatumGetTimestampTz(
-				  SPI_getbinval(tuple, SPI_tuptable->tupdesc, 1, &isnull)),
-			  DatumGetUUIDP(SPI_getbinval(tuple, SPI_tuptable->tupdesc, 2, &isnull)));
+		set_first(DT_NOEND);
+	else
+		outbox_read_row(0, into_time(&first_time), into_uuid(&first_id));
 }
 
 /* Appends one row to the log.  Returns the size of its payload or body in bytes. */
@@ -184,13 +172,11 @@ static void
 delete_moved(Datum *ids, int n)
 {
 	static SPIPlanPtr plan;
-	Datum			  moved = PointerGetDatum(
-					construct_array(ids, n, UUIDOID, UUID_LEN, false, TYPALIGN_CHAR));
 
 	(void) outbox_plan_run(&plan,
 						   "DELETE FROM outbox.scheduled s"
 						   " WHERE s.id = ANY ($1)",
-						   arg_datum(UUIDARRAYOID, moved));
+						   arg_datum(UUIDARRAYOID, outbox_array(ids, n, UUIDOID)));
 }
 
 /* One row of a batch. */
@@ -349,7 +335,7 @@ begin(void)
 	for (int i = 0; i < TENANT_LOCKS; i++)
 		if (!lock_bucket(outbox_table_oid(OUTBOX_TABLE_FORGOTTEN), i, ShareLock, false))
 			busy[n++] = Int32GetDatum(i);
-	locked = PointerGetDatum(construct_array(busy, n, INT4OID, 4, true, TYPALIGN_INT));
+	locked = outbox_array(busy, n, INT4OID);
 	return true;
 }
 
@@ -380,9 +366,9 @@ outbox_scheduled_step(void *arg)
 	}
 	look = now >= look_at;
 	if (look)
-		set_first(DT_NOBEGIN, NULL);
+		set_first(DT_NOBEGIN);
 	else if (due <= first_time)
-		set_first(due, NULL);
+		set_first(due);
 	find_first();
 	if (first_time <= now)
 	{

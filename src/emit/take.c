@@ -55,7 +55,7 @@ enum
 static struct
 {
 	Oid	  subscription; /* InvalidOid: not read yet */
-	Datum name;			/* of the source, text */
+	char *name;			/* of the source */
 	Datum taken;		/* pg_snapshot at the source: all that it sees is here */
 } source;
 
@@ -72,10 +72,12 @@ typedef struct Taken
 static void
 read_source(void)
 {
-	bool null;
+	MemoryContext old;
+	bool		  same;
+	char		 *taken;
 
 	SPI_connect();
-	if (outbox_query("SELECT name, taken, same FROM outbox.source_of($1)"
+	if (outbox_query("SELECT same, name, taken::pg_catalog.text FROM outbox.source_of($1)"
 					 " WHERE name IS NOT NULL",
 					 arg_oid(MySubscription->oid)) == 0)
 		ereport(
@@ -85,27 +87,17 @@ read_source(void)
 					MySubscription->name),
 			 errhint(
 				 "Drop it. outbox.follow() makes a subscription to a source of events.")));
-	if (!DatumGetBool(
-			SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 3, &null)))
+	old = MemoryContextSwitchTo(TopMemoryContext);
+	outbox_read_row(0, into_bool(&same), into_text(&source.name), into_text(&taken));
+	if (!same)
 		ereport(
 			ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("this server or the source was restored or promoted"),
 			 errhint(
 				 "A process of outbox follows the source anew. outbox.sources shows its state.")));
-	for (int i = 1; i <= 2; i++)
-	{
-		Datum value = SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, i,
-									&null);
-		MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
-
-		value = PointerGetDatum(PG_DETOAST_DATUM_COPY(value));
-		MemoryContextSwitchTo(old);
-		if (i == 1)
-			source.name = value;
-		else
-			source.taken = value;
-	}
+	source.taken = DirectFunctionCall1(pg_snapshot_in, CStringGetDatum(taken));
+	MemoryContextSwitchTo(old);
 	source.subscription = MySubscription->oid;
 	SPI_finish();
 }
@@ -189,7 +181,7 @@ set_row_aside(const TriggerData *trigger, const char *reason)
 	outbox_query("INSERT INTO outbox.refused_events (source, event, error)"
 				 " SELECT COALESCE(r.source, $1), pg_catalog.to_jsonb(r.*), $3"
 				 " FROM (SELECT ($2).*) r",
-				 arg_or_null(TEXTOID, source.name, !OidIsValid(source.subscription)),
+				 arg_text(source.name),
 				 arg_datum(RelationGetForm(trigger->tg_relation)->reltype, event),
 				 arg_text(reason));
 	SPI_finish();

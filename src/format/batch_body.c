@@ -7,11 +7,10 @@
  */
 #include "base/outbox.h"
 
-#include "utils/builtins.h"
-
 #include "base/encoding.h"
 #include "base/json_text.h"
 #include "base/memory.h"
+#include "base/table_rows.h"
 #include "format/batch_body.h"
 #include "format/cloudevents.h"
 #include "format/request.h"
@@ -157,15 +156,6 @@ outbox_batch_body_append(OutboxBatchBody *b, OutboxEvent *event, bool *full)
 	return appended ? NULL : OUTBOX_NO_UTF8;
 }
 
-static int
-compare_elements(const void *a, const void *b)
-{
-	int64 x = ((const OutboxBatchElement *) a)->seq;
-	int64 y = ((const OutboxBatchElement *) b)->seq;
-
-	return x < y ? -1 : x > y;
-}
-
 /* Puts the elements in the order of the log, whatever order they were appended in. */
 static void
 put_in_order(OutboxBatchBody *b)
@@ -179,7 +169,7 @@ put_in_order(OutboxBatchBody *b)
 	if (sorted)
 		return;
 
-	qsort(b->elements, b->n, sizeof(OutboxBatchElement), compare_elements);
+	qsort(b->elements, b->n, sizeof(OutboxBatchElement), outbox_compare_int8);
 	p = bytes = MemoryContextAllocHuge(b->cxt, b->len);
 	for (int i = 0; i < b->n; i++)
 	{

@@ -13,7 +13,7 @@
 /* One event in the body. */
 typedef struct OutboxBatchElement
 {
-	int64	  seq;
+	int64	  seq; /* the first, for outbox_compare_int8() */
 	pg_uuid_t id;
 	size_t	  start; /* where its bytes begin in the body */
 	size_t	  len;

@@ -14,13 +14,13 @@
 #include "access/relation.h"
 #include "access/xact.h"
 #include "commands/sequence.h"
-#include "executor/spi.h"
 #include "storage/lmgr.h"
 #include "utils/acl.h"
 #include "utils/fmgrprotos.h"
 #include "utils/rel.h"
 #include "utils/snapmgr.h"
 
+#include "base/table_rows.h"
 #include "base/version.h"
 #include "log/event_number.h"
 #include "log/tables.h"
@@ -68,7 +68,6 @@ read_highest(void)
 				" (SELECT pg_catalog.max(GREATEST(read_seq_low, last_seq)) FROM newest),"
 				" (SELECT pg_catalog.max(last_seq) FROM outbox.subscriptions), 0)";
 	SPIPlanPtr plan;
-	bool	   isnull;
 	int64	   highest;
 
 	SPI_connect();
@@ -77,8 +76,7 @@ read_highest(void)
 		SPI_execute_snapshot(plan, NULL, NULL, GetLatestSnapshot(), InvalidSnapshot, true,
 							 false, 1) != SPI_OK_SELECT)
 		elog(ERROR, "\"%s\" failed: %s", sql, SPI_result_code_string(SPI_result));
-	highest = DatumGetInt64(
-		SPI_getbinval(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, 1, &isnull));
+	outbox_read_row(0, into_int8(&highest));
 	SPI_finish();
 	return highest;
 }

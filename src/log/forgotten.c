@@ -34,7 +34,8 @@ clear(void)
 bool
 outbox_forgotten_read(void)
 {
-	uint64 n;
+	MemoryContext old;
+	uint64		  n;
 
 	if (!ConditionalLockRelationOid(outbox_table_oid(OUTBOX_TABLE_FORGOTTEN),
 									AccessShareLock))
@@ -43,20 +44,18 @@ outbox_forgotten_read(void)
 		"SELECT forget_id, tenant, snapshot::pg_catalog.text, upto, key"
 		" FROM outbox.forgotten WHERE complete_at IS NULL ORDER BY forget_id");
 	clear();
-	list = MemoryContextAlloc(list_cxt, sizeof(OutboxForget) * Max(n, 1));
+	old = MemoryContextSwitchTo(list_cxt);
+	list = palloc( sizeof(OutboxForget) * Max(n, 1));
 	for (uint64 i = 0; i < n; i++)
 	{
-		OutboxColumns row = fetch_row(i);
 		OutboxForget *f = &list[nlist];
 
-		f->id = row_int8(row, 0);
-		f->tenant = MemoryContextStrdup(list_cxt, row_text(row, 1));
-		f->snapshot = MemoryContextStrdup(list_cxt, row_text(row, 2));
-		f->upto = row_int8(row, 3);
-		f->key = row.nulls[4] ? NULL : MemoryContextStrdup(list_cxt, row_text(row, 4));
+		outbox_read_row(i, into_int8(&f->id), into_text(&f->tenant),
+						into_text(&f->snapshot), into_int8(&f->upto), into_text(&f->key));
 		f->requested_at = outbox_tick_make(0, 0, 0, 0, f->snapshot);
 		nlist++;
 	}
+	MemoryContextSwitchTo(old);
 	return true;
 }
 

@@ -123,7 +123,7 @@ find_end(int piece, int64 from, bool highest, int64 *seq)
 		piece, highest ? "DESC" : "ASC");
 	if (outbox_query(sql, arg_int8(from)) == 0)
 		return false;
-	*seq = row_int8(fetch_row(0), 0);
+	outbox_read_row(0, into_int8(seq));
 	return true;
 }
 
@@ -159,8 +159,9 @@ copy_slice(int piece, int64 from)
 		/* An event that is parked for several endpoints has several rows. */
 		for (int i = 0; i < n; i++)
 		{
-			int64 seq = row_int8(fetch_row(i), 0);
+			int64 seq;
 
+			outbox_read_row(i, into_int8(&seq));
 			if (nseqs == 0 || seqs[nseqs - 1] != seq)
 				seqs[nseqs++] = seq;
 		}
@@ -350,7 +351,7 @@ outbox_kept_tidy(void *unused)
 				 " SELECT CASE WHEN pg_catalog.count(*) = $2 THEN pg_catalog.max(seq) END"
 				 " FROM slice",
 				 arg_int8(tidied), arg_int8(SLICE_ROWS));
-	last = row_int8(fetch_row(0), 0);
+	outbox_read_row(0, into_int8(&last));
 	OUTBOX_CRASH_POINT("tidy.deleted");
 	outbox_txn_commit();
 	tidied = last;

@@ -18,7 +18,6 @@
 #include "catalog/namespace.h"
 #include "catalog/pg_collation.h"
 #include "catalog/pg_type.h"
-#include "miscadmin.h"
 #include "storage/lmgr.h"
 #include "utils/builtins.h"
 #include "utils/fmgroids.h"
@@ -28,6 +27,7 @@
 #include "utils/xid8.h"
 
 #include "base/compat.h"
+#include "base/table_rows.h"
 #include "log/event_stamp.h"
 #include "log/transaction.h"
 
@@ -45,7 +45,7 @@ typedef struct Piece
 /* An event that was found by its xid. */
 typedef struct Found
 {
-	int64			seq;
+	int64			seq; /* the first, for outbox_compare_int8() */
 	int				piece;
 	ItemPointerData tid;
 } Found;
@@ -194,15 +194,6 @@ outbox_scan_these(Datum seqs, Snapshot snapshot, OutboxScanTake take, void *arg)
 	close_pieces(pieces);
 }
 
-static int
-compare_found(const void *a, const void *b)
-{
-	int64 x = ((const Found *) a)->seq;
-	int64 y = ((const Found *) b)->seq;
-
-	return x < y ? -1 : x > y;
-}
-
 /*
  * The numbers of these transactions are interleaved.  So the place of each event is
  * found first, and of each transaction at most one row more than the limit.  Then the
@@ -240,7 +231,7 @@ outbox_scan_xids(const uint64 *xids, int nxids, int64 above, int64 upto, int lim
 			}
 		}
 	}
-	qsort(found, n, sizeof(Found), compare_found);
+	qsort(found, n, sizeof(Found), outbox_compare_int8);
 	for (; taken < Min(n, limit); taken++)
 	{
 		Piece *p = &pieces[found[taken].piece];

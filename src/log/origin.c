@@ -47,7 +47,9 @@ events_had_origin(void)
 OutboxOrigin
 outbox_origin(int64 *epoch, bool *zero, bool thorough)
 {
-	OutboxColumns row;
+	int64 rows, own;
+	char *instance;
+	bool  lost, used;
 
 	outbox_query("SELECT pg_catalog.count(*), pg_catalog.count(*) FILTER (WHERE"
 				 " system_identifier = $1 AND database_oid = $2"
@@ -60,19 +62,18 @@ outbox_origin(int64 *epoch, bool *zero, bool thorough)
 				 " OR EXISTS (SELECT 1 FROM outbox.endpoint_settings)"
 				 " FROM outbox.origins WHERE adopted_by IS NULL",
 				 arg_int8((int64) GetSystemIdentifier()), arg_oid(MyDatabaseId));
-	row = fetch_row(0);
-	if (DatumGetBool(row.values[5]))
+	outbox_read_row(0, into_int8(&rows), into_int8(&own), into_int8(epoch),
+					into_bool(zero), into_text(&instance), into_bool(&lost),
+					into_bool(&used));
+	if (lost)
 		return OUTBOX_ORIGIN_LOST;
-	if (row_int8(row, 0) == 0)
-		return DatumGetBool(row.values[6]) || (thorough && events_had_origin()) ?
-			OUTBOX_ORIGIN_LOST :
-			OUTBOX_ORIGIN_NONE;
-	if (row_int8(row, 0) != row_int8(row, 1))
+	if (rows == 0)
+		return used || (thorough && events_had_origin()) ? OUTBOX_ORIGIN_LOST :
+														   OUTBOX_ORIGIN_NONE;
+	if (rows != own)
 		return OUTBOX_ORIGIN_FOREIGN;
-	*epoch = row_int8(row, 2);
-	*zero = DatumGetBool(row.values[3]);
-	return row_is(row, 4, outbox_instance_name) ? OUTBOX_ORIGIN_OURS :
-												  OUTBOX_ORIGIN_OTHER_INSTANCE;
+	return strcmp(instance, outbox_instance_name) == 0 ? OUTBOX_ORIGIN_OURS :
+														 OUTBOX_ORIGIN_OTHER_INSTANCE;
 }
 
 static int64

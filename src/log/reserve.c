@@ -107,14 +107,13 @@ outbox_reserve_fill(void *unused)
 	missing = reserve ? RESERVE_PAGES - (int) RelationGetNumberOfBlocks(reserve) : 0;
 	if (missing > 0 && has_space(reserve, (uint64) FREE_TIMES * RESERVE_PAGES * BLCKSZ))
 	{
-		Datum *rows = palloc(sizeof(Datum) * missing);
-		bool  *nulls = palloc0(sizeof(bool) * missing);
-		char  *row = palloc(ROW_SIZE);
+		OutboxRows rows = {0};
+		char	  *row = palloc(ROW_SIZE);
 
 		memset(row, 'x', ROW_SIZE);
 		for (int i = 0; i < missing; i++)
-			rows[i] = PointerGetDatum(cstring_to_text_with_len(row, ROW_SIZE));
-		outbox_append_rows(RelationGetRelid(reserve), missing, rows, nulls);
+			put_value(&rows, PointerGetDatum(cstring_to_text_with_len(row, ROW_SIZE)));
+		outbox_append_rows(RelationGetRelid(reserve), &rows);
 	}
 	if (reserve)
 		table_close(reserve, NoLock);

@@ -80,13 +80,14 @@ outbox_retention_configure(void)
 			" FROM outbox.retention_here");
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
-		OutboxColumns row = fetch_row(i);
-		char		 *log = row_text(row, 0);
+		char *log;
+		int32 seconds;
 
+		outbox_read_row(i, into_text(&log), into_int4(&seconds));
 		if (strcmp(log, "events") == 0)
-			events = row_int4(row, 1);
+			events = seconds;
 		else
-			attempts = row_int4(row, 1);
+			attempts = seconds;
 	}
 	events_keep = events;
 	attempts_keep = attempts;
@@ -103,12 +104,11 @@ outbox_retention_init(void)
 	execute("SELECT log, piece, since FROM outbox.pieces");
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
-		TupleDesc	desc = SPI_tuptable->tupdesc;
-		HeapTuple	tuple = SPI_tuptable->vals[i];
-		bool		isnull;
-		char	   *log = SPI_getvalue(tuple, desc, 1);
-		int			piece = DatumGetInt16(SPI_getbinval(tuple, desc, 2, &isnull));
-		TimestampTz since = DatumGetTimestampTz(SPI_getbinval(tuple, desc, 3, &isnull));
+		char	   *log;
+		int16		piece;
+		TimestampTz since;
+
+		outbox_read_row(i, into_text(&log), into_int2(&piece), into_time(&since));
 
 		/* The clock was ahead when that was written. */
 		if (since > now)
@@ -157,7 +157,8 @@ due(TimestampTz since, int retention)
 static int64
 count_needing(int piece, int64 upto, int64 *beyond)
 {
-	char sql[3072];
+	char  sql[3072];
+	int64 needing;
 
 	/*
 	 * In this order: events in no tick yet, events left of a tick, events that were in
@@ -194,8 +195,8 @@ count_needing(int piece, int64 upto, int64 *beyond)
 #undef NEW
 #undef NOT_READ
 	outbox_query(sql, arg_int8(upto));
-	*beyond = row_int8(fetch_row(0), 1);
-	return row_int8(fetch_row(0), 0);
+	outbox_read_row(0, into_int8(&needing), into_int8(beyond));
+	return needing;
 }
 
 static void
@@ -265,7 +266,7 @@ ask_to_pass(int piece, int64 beyond)
 			 " FROM outbox.events_%d e)) ELSE q.last_value END FROM outbox.events_seq q",
 			 piece);
 	outbox_query(sql, arg_int8(beyond));
-	upto = row_int8(fetch_row(0), 0);
+	outbox_read_row(0, into_int8(&upto));
 	if (upto != (int64) pg_atomic_exchange_u64(&outbox_db->due_upto, (uint64) upto))
 		outbox_workers_wake(outbox_db, true);
 }
@@ -288,18 +289,20 @@ is_passed(int piece)
 }
 
 /*
- * Also returns true if events of the piece must be copied before it can be emptied.
+ * It is also done if events of the piece must be copied before it can be emptied.
  * This is called again when they are.
  */
-static bool
-rotate_events(void)
+static void
+rotate_events(void *arg)
 {
+	bool *done = arg;
 	int	  next = next_piece(events_piece);
 	Oid	  settings = outbox_table_oid(OUTBOX_TABLE_ENDPOINT_SETTINGS);
 	int64 beyond;
 
+	*done = false;
 	if (!is_passed(next) || !outbox_txn_begin(true))
-		return false;
+		return;
 
 	/* Never waits for a lock: every emit would queue up behind the waiting request. */
 	locked_out = !lock_exclusively(OUTBOX_TABLE_EVENTS_0 + next) ||
@@ -308,11 +311,12 @@ rotate_events(void)
 	if (locked_out || count_needing(next, 0, &beyond) > 0)
 	{
 		outbox_txn_abort();
-		return false;
+		return;
 	}
 	OUTBOX_CRASH_POINT("rotate.locked");
+	*done = true;
 	if (!outbox_kept_copy_rest(next))
-		return true;
+		return;
 	OUTBOX_CRASH_POINT("rotate.kept");
 	(void) outbox_reserve_give_up(true);
 	outbox_empty_table(outbox_table_oid(OUTBOX_TABLE_EVENTS_0 + next));
@@ -329,22 +333,23 @@ rotate_events(void)
 	pg_atomic_write_u32(&outbox_db->piece, next);
 	pg_atomic_write_u64(&outbox_db->due_upto, 0);
 	outbox_kept_emptied();
-	return true;
 }
 
-static bool
-rotate_attempts(void)
+static void
+rotate_attempts(void *arg)
 {
-	int next = next_piece(attempts_piece);
+	bool *done = arg;
+	int	  next = next_piece(attempts_piece);
 
+	*done = false;
 	if (!outbox_txn_begin(true))
-		return false;
+		return;
 	if (!lock_exclusively(OUTBOX_TABLE_ATTEMPT_LOG_0 + next) ||
 		!lock_exclusively(OUTBOX_TABLE_ATTEMPT_RUNS_0 + next))
 	{
 		locked_out = true;
 		outbox_txn_abort();
-		return false;
+		return;
 	}
 	(void) outbox_reserve_give_up(true);
 	outbox_empty_table(outbox_table_oid(OUTBOX_TABLE_ATTEMPT_LOG_0 + next));
@@ -357,7 +362,7 @@ rotate_attempts(void)
 	attempts_piece = next;
 	pg_atomic_write_u32(&outbox_db->attempts_piece, next);
 	attempts_since = GetCurrentTimestamp();
-	return true;
+	*done = true;
 }
 
 static bool
@@ -405,18 +410,6 @@ outbox_retention_checks_log(TimestampTz now)
 }
 
 static void
-run_attempts(void *done)
-{
-	*(bool *) done = rotate_attempts();
-}
-
-static void
-run_events(void *done)
-{
-	*(bool *) done = rotate_events();
-}
-
-static void
 copy_kept(void *arg)
 {
 	outbox_kept_copy(next_piece(events_piece));
@@ -439,13 +432,13 @@ outbox_retention_run(void)
 		failed = ahead;
 	}
 	if (now >= due(attempts_since, retention_of_attempts()) &&
-		outbox_step_run(OUTBOX_STEP_FORGET_ATTEMPTS, run_attempts, &done))
+		outbox_step_run(OUTBOX_STEP_FORGET_ATTEMPTS, rotate_attempts, &done))
 		failed |= !done;
 	if (now >= outbox_kept_copy_time())
 		(void) outbox_step_run(OUTBOX_STEP_RETENTION, copy_kept, NULL);
 	if (now >= outbox_kept_tidy_time())
 		(void) outbox_step_run(OUTBOX_STEP_TIDY, outbox_kept_tidy, NULL);
-	if (judges && outbox_step_run(OUTBOX_STEP_RETENTION, run_events, &done))
+	if (judges && outbox_step_run(OUTBOX_STEP_RETENTION, rotate_events, &done))
 		failed |= !done;
 	if (pieces != events_piece + attempts_piece * OUTBOX_LOG_PIECES)
 		(void) outbox_step_try(outbox_reserve_fill, NULL, &failure);

@@ -43,15 +43,6 @@ widen(TransactionId xid, FullTransactionId next)
 	return ((uint64) epoch << 32) | xid;
 }
 
-static int
-compare_uint64(const void *a, const void *b)
-{
-	uint64 x = *(const uint64 *) a;
-	uint64 y = *(const uint64 *) b;
-
-	return x < y ? -1 : x > y;
-}
-
 static OutboxTick *
 tick_alloc(int nxip)
 {
@@ -114,7 +105,7 @@ take_tick(Oid sequence, OutboxDatabase *db)
 	/* The xids of subtransactions come last, and no event has one. */
 	for (int i = 0; i < running->xcnt; i++)
 		tick->xip[i] = widen(running->xids[i], next);
-	qsort(tick->xip, tick->nxip, sizeof(uint64), compare_uint64);
+	qsort(tick->xip, tick->nxip, sizeof(uint64), outbox_compare_int8);
 	tick->seq_high = outbox_number_highest(sequence);
 	tick->lsn = outbox_log_end();
 	return tick;
@@ -253,7 +244,7 @@ outbox_tick_sees(const OutboxTick *tick, uint64 xid)
 		return true;
 	if (xid >= tick->xmax)
 		return false;
-	return bsearch(&xid, tick->xip, tick->nxip, sizeof(uint64), compare_uint64) == NULL;
+	return bsearch(&xid, tick->xip, tick->nxip, sizeof(uint64), outbox_compare_int8) == NULL;
 }
 
 bool

@@ -288,8 +288,6 @@ packed(Attempt *const *run, int n)
 	return PointerGetDatum(entries);
 }
 
-#define RUN_COLUMNS 9
-
 /* True if a run has a place for all that is known of it. */
 static bool
 is_plain(const Attempt *a)
@@ -299,18 +297,14 @@ is_plain(const Attempt *a)
 }
 
 /*
- * Writes successes as runs, where an endpoint has enough of them.  Returns how many
- * attempts these rows hold.
+ * Writes successes as runs, where an endpoint has enough of them.
  */
-static int
+static void
 write_runs(int piece)
 {
-	Attempt **sorted = palloc(sizeof(Attempt *) * nattempts);
-	Datum	 *values = palloc(sizeof(Datum) * RUN_COLUMNS * (nattempts / RUN_LEAST));
-	bool	 *nulls = palloc0(sizeof(bool) * RUN_COLUMNS * (nattempts / RUN_LEAST));
-	int		  nsorted = 0;
-	int		  nruns = 0;
-	int		  written = 0;
+	Attempt  **sorted = palloc(sizeof(Attempt *) * nattempts);
+	OutboxRows rows = {0};
+	int		   nsorted = 0;
 
 	for (int i = 0; i < nattempts; i++)
 	{
@@ -322,55 +316,36 @@ write_runs(int piece)
 	for (int i = 0, n = 0; i < nsorted; i += n)
 	{
 		Attempt **run = sorted + i;
-		Datum	 *v = values + nruns * RUN_COLUMNS;
 
 		n = length_of_run(run, nsorted - i);
 		if (n < RUN_LEAST)
 			continue;
-		v[0] = Int64GetDatum(run[0]->seq);
-		v[1] = Int64GetDatum(run[n - 1]->seq);
-		v[2] = TimestampTzGetDatum(run[0]->started_at);
-		v[3] = Int32GetDatum(run[0]->endpoint_id);
-		v[4] = Int32GetDatum(run[0]->attempt);
-		v[5] = Int16GetDatum(run[0]->status);
-		nulls[nruns * RUN_COLUMNS + 5] = run[0]->status == 0;
-		v[6] = Int16GetDatum(piece);
-		v[7] = Int16GetDatum(run[0]->cause);
-		v[8] = packed(run, n);
+		put_value(&rows, Int64GetDatum(run[0]->seq));
+		put_value(&rows, Int64GetDatum(run[n - 1]->seq));
+		put_value(&rows, TimestampTzGetDatum(run[0]->started_at));
+		put_value(&rows, Int32GetDatum(run[0]->endpoint_id));
+		put_value(&rows, Int32GetDatum(run[0]->attempt));
+		put_if(&rows, run[0]->status != 0, Int16GetDatum(run[0]->status));
+		put_value(&rows, Int16GetDatum(piece));
+		put_value(&rows, Int16GetDatum(run[0]->cause));
+		put_value(&rows, packed(run, n));
 		for (int k = 0; k < n; k++)
 			run[k]->in_run = true;
-		nruns++;
-		written += n;
 	}
-	if (nruns > 0)
-		outbox_append_rows(outbox_table_oid(OUTBOX_TABLE_ATTEMPT_RUNS_0 + piece), nruns,
-						   values, nulls);
-	return written;
-}
-
-#define ATTEMPT_COLUMNS 16
-
-static void
-put_time(Datum *value, bool *null, float ms)
-{
-	*null = ms < 0;
-	*value = *null ? (Datum) 0 : Float4GetDatum(ms);
+	if (rows.n > 0)
+		outbox_append_rows(outbox_table_oid(OUTBOX_TABLE_ATTEMPT_RUNS_0 + piece), &rows);
 }
 
 static void
-put_text(Datum *value, bool *null, const char *text)
+put_time(OutboxRows *rows, float ms)
 {
-	*null = text == NULL;
-	*value = *null ? (Datum) 0 : CStringGetTextDatum(text);
+	put_if(rows, ms >= 0, Float4GetDatum(ms));
 }
 
 static void
-write_rows(int piece, int nrows)
+write_rows(int piece)
 {
-	Datum *v = palloc(sizeof(Datum) * ATTEMPT_COLUMNS * nrows);
-	bool  *n = palloc0(sizeof(bool) * ATTEMPT_COLUMNS * nrows);
-	Datum *values = v;
-	bool  *nulls = n;
+	OutboxRows rows = {0};
 
 	for (int i = 0; i < nattempts; i++)
 	{
@@ -378,42 +353,37 @@ write_rows(int piece, int nrows)
 
 		if (a->in_run)
 			continue;
-		v[0] = Int64GetDatum(a->seq);
-		v[1] = TimestampTzGetDatum(a->started_at);
-		v[2] = UUIDPGetDatum(&a->event_id);
-		v[3] = Int32GetDatum(a->endpoint_id);
-		v[4] = Int32GetDatum(a->attempt);
-		v[5] = Float4GetDatum(a->duration);
-		v[6] = Int16GetDatum(a->status);
-		n[6] = a->status == 0;
-		v[7] = Int16GetDatum(piece);
-		v[8] = Int16GetDatum(a->cause);
-		put_time(&v[9], &n[9], a->times.lookup);
-		put_time(&v[10], &n[10], a->times.connect);
-		put_time(&v[11], &n[11], a->times.tls);
-		put_time(&v[12], &n[12], a->times.first_byte);
-		put_text(&v[13], &n[13], a->error);
-		put_text(&v[14], &n[14], a->head);
-		put_text(&v[15], &n[15], a->body);
-		v += ATTEMPT_COLUMNS;
-		n += ATTEMPT_COLUMNS;
+		put_value(&rows, Int64GetDatum(a->seq));
+		put_value(&rows, TimestampTzGetDatum(a->started_at));
+		put_value(&rows, UUIDPGetDatum(&a->event_id));
+		put_value(&rows, Int32GetDatum(a->endpoint_id));
+		put_value(&rows, Int32GetDatum(a->attempt));
+		put_value(&rows, Float4GetDatum(a->duration));
+		put_if(&rows, a->status != 0, Int16GetDatum(a->status));
+		put_value(&rows, Int16GetDatum(piece));
+		put_value(&rows, Int16GetDatum(a->cause));
+		put_time(&rows, a->times.lookup);
+		put_time(&rows, a->times.connect);
+		put_time(&rows, a->times.tls);
+		put_time(&rows, a->times.first_byte);
+		put_if(&rows, a->error, CStringGetTextDatum(a->error));
+		put_if(&rows, a->head, CStringGetTextDatum(a->head));
+		put_if(&rows, a->body, CStringGetTextDatum(a->body));
 	}
-	outbox_append_rows(outbox_table_oid(OUTBOX_TABLE_ATTEMPT_LOG_0 + piece), nrows,
-					   values, nulls);
+	if (rows.n > 0)
+		outbox_append_rows(outbox_table_oid(OUTBOX_TABLE_ATTEMPT_LOG_0 + piece), &rows);
 }
 
 void
 outbox_attempts_write(void)
 {
 	int piece = (int) pg_atomic_read_u32(&outbox_db->attempts_piece);
-	int nrows = nattempts;
 
 	if (nattempts == 0)
 		return;
-	nrows -= write_runs(piece);
+	write_runs(piece);
 	OUTBOX_CRASH_POINT("settle.runs");
-	if (nrows > 0)
-		write_rows(piece, nrows);
+	write_rows(piece);
 }
 
 void

@@ -27,22 +27,6 @@
 /* It has keys only while settings are read. */
 static OutboxKeyring keyring;
 
-static void
-read_patterns(Datum array, OutboxEndpointRow *s)
-{
-	Datum *elems;
-	bool  *nulls;
-	int	   n;
-
-	deconstruct_array(DatumGetArrayTypeP(array), TEXTOID, -1, false, TYPALIGN_INT, &elems,
-					  &nulls, &n);
-	s->patterns = palloc(sizeof(char *) * Max(n, 1));
-	s->npatterns = 0;
-	for (int i = 0; i < n; i++)
-		if (!nulls[i])
-			s->patterns[s->npatterns++] = TextDatumGetCString(elems[i]);
-}
-
 static char *
 jsonb_string(const JsonbValue *v)
 {
@@ -102,72 +86,96 @@ read_log_attempts(const char *name)
 										OUTBOX_LOG_ATTEMPTS_ALL;
 }
 
-#define USEC(column) \
-	"(pg_catalog.date_part('epoch', s." column ") * 1000000)::pg_catalog.int8"
+#define USEC(interval) \
+	"(pg_catalog.date_part('epoch', " interval ") * 1000000)::pg_catalog.int8"
 
-/* The columns that are read of an endpoint.  The columns of its position follow. */
+/* Columns that are not in OutboxEndpointRow as they are. */
+typedef struct Raw
+{
+	ArrayType	 *topics;
+	char		 *format;
+	Jsonb		 *headers;
+	char		 *ordering;
+	char		 *on_exhausted;
+	char		 *state;
+	char		 *challenge;
+	char		 *start_snapshot;
+	int64		  start_seq_low;
+	JsonPath	 *filter;
+	char		 *log_attempts;
+	TransactionId settings_xmin;
+	TransactionId secrets_xmin;
+} Raw;
+
+/*
+ * The columns that are read of an endpoint, into 's' and 'raw'.  The columns of its position
+ * follow.  The first ones tell whether the others are read.
+ */
 /* clang-format off */
-#define COLUMNS(first, next) \
-	first(COL_ENDPOINT_ID, "s.endpoint_id") \
-	next(COL_NAME, "s.name") \
-	next(COL_URL, "s.url") \
-	next(COL_TOPICS, "s.topics") \
-	next(COL_FORMAT, "s.format") \
-	next(COL_HEADERS, "s.headers") \
-	next(COL_ORDERING, "s.ordering") \
-	next(COL_ON_EXHAUSTED, "s.on_exhausted") \
-	next(COL_MAX_IN_FLIGHT, "s.max_in_flight") \
-	next(COL_RATE_LIMIT, "s.rate_limit::pg_catalog.float8") \
-	next(COL_TIMEOUT, USEC("timeout")) \
-	next(COL_CONNECT_TIMEOUT, USEC("connect_timeout")) \
-	next(COL_MAX_ATTEMPTS, "s.max_attempts") \
-	next(COL_MAX_AGE, USEC("max_age")) \
-	next(COL_BACKOFF_BASE, USEC("backoff_base")) \
-	next(COL_BACKOFF_MAX, USEC("backoff_max")) \
-	next(COL_STATE, "s.state") \
-	next(COL_STATE_SINCE, "s.state_since") \
-	next(COL_REASON, "s.reason") \
-	next(COL_CHALLENGE, "CASE WHEN s.verified_at IS NULL THEN s.challenge END") \
-	next(COL_CHALLENGES, "s.challenges") \
-	next(COL_VERSION, "s.version") \
-	next(COL_GENERATION, "s.generation") \
-	next(COL_START_SNAPSHOT, "s.start_snapshot::pg_catalog.text") \
-	next(COL_START_SEQ_LOW, "s.start_seq_low") \
-	next(COL_SECRET, "k.secret") \
-	next(COL_PREVIOUS, "k.previous") \
-	next(COL_PREVIOUS_UNTIL, "k.previous_until") \
-	next(COL_FILTER, "s.filter") \
-	next(COL_SETTINGS_XMIN, "s.xmin") \
-	next(COL_SECRETS_XMIN, "k.xmin") \
-	next(COL_BATCH_SIZE, "s.batch_size") \
-	next(COL_BATCH_WAIT, USEC("batch_wait")) \
-	next(COL_TENANT, "s.tenant") \
-	next(COL_DISABLE_AFTER, USEC("disable_after")) \
-	next(COL_CONFIG, "s.config") \
-	next(COL_HAS_CREDENTIALS, "s.credentials IS NOT NULL") \
-	next(COL_CREDENTIALS, "CASE WHEN k.credentials IS NOT NULL" \
-		 " THEN outbox.stored_credentials(s.endpoint_id) END") \
-	next(COL_TENANT_IN_FLIGHT, "COALESCE(l.max_in_flight, a.max_in_flight)") \
-	next(COL_TENANT_RATE, "COALESCE(l.rate_limit, a.rate_limit)::pg_catalog.float8") \
-	next(COL_TENANT_KEPT, "COALESCE(l.max_kept, a.max_kept)") \
-	next(COL_TENANT_KEPT_BYTES, "COALESCE(l.max_kept_bytes, a.max_kept_bytes)") \
-	next(COL_TENANT_KEPT_AGE, "(pg_catalog.date_part('epoch'," \
-		 " COALESCE(l.max_kept_age, a.max_kept_age)) * 1000000)::pg_catalog.int8") \
-	next(COL_LOG_ATTEMPTS, "s.log_attempts") \
-	next(COL_SUBSCRIPTION, "(SELECT pg_catalog.max(v.version) FROM outbox.subscriptions v" \
-		 " WHERE v.endpoint_id = s.endpoint_id)")
+#define FIRST_COLUMNS(column) \
+	column("s.endpoint_id", into_int4(&s.id)) \
+	column("s.xmin", into_xid(&raw.settings_xmin)) \
+	column("k.xmin", into_xid(&raw.secrets_xmin))
+#define COLUMNS(column) \
+	FIRST_COLUMNS(column) \
+	column("s.name", into_text(&s.name)) \
+	column("s.url", into_text(&s.url)) \
+	column("s.topics", into_varlena(TEXTARRAYOID, &raw.topics)) \
+	column("s.format", into_text(&raw.format)) \
+	column("s.headers", into_varlena(JSONBOID, &raw.headers)) \
+	column("s.ordering", into_text(&raw.ordering)) \
+	column("s.on_exhausted", into_text(&raw.on_exhausted)) \
+	column("s.max_in_flight", into_int4(&s.pace.max_in_flight)) \
+	column("s.rate_limit::pg_catalog.float8", into_float8(&s.pace.rate_limit)) \
+	column(USEC("s.timeout"), into_int8(&s.timeout)) \
+	column(USEC("s.connect_timeout"), into_int8(&s.connect_timeout)) \
+	column("s.max_attempts", into_int4(&s.max_attempts)) \
+	column(USEC("s.max_age"), into_int8(&s.max_age)) \
+	column(USEC("s.backoff_base"), into_int8(&s.pace.backoff_base)) \
+	column(USEC("s.backoff_max"), into_int8(&s.pace.backoff_max)) \
+	column("s.state", into_text(&raw.state)) \
+	column("s.state_since", into_time(&s.state_since)) \
+	column("s.reason", into_text(&s.reason)) \
+	column("CASE WHEN s.verified_at IS NULL THEN s.challenge END", \
+		 into_text(&raw.challenge)) \
+	column("s.challenges", into_int4(&s.challenges)) \
+	column("s.version", into_int8(&s.version)) \
+	column("s.generation", into_int8(&s.generation)) \
+	column("s.start_snapshot::pg_catalog.text", into_text(&raw.start_snapshot)) \
+	column("s.start_seq_low", into_int8(&raw.start_seq_low)) \
+	column("k.secret", into_text(&s.secret)) \
+	column("k.previous", into_text(&s.previous)) \
+	column("COALESCE(k.previous_until, 'infinity')", into_time(&s.previous_until)) \
+	column("s.filter", into_varlena(JSONPATHOID, &raw.filter)) \
+	column("s.batch_size", into_int4(&s.batch_size)) \
+	column(USEC("s.batch_wait"), into_int8(&s.batch_wait)) \
+	column("s.tenant", into_text(&s.tenant)) \
+	column(USEC("s.disable_after"), into_int8(&s.disable_after)) \
+	column("s.config", into_varlena(JSONBOID, &s.config)) \
+	column("s.credentials IS NOT NULL", into_bool(&s.has_credentials)) \
+	column("CASE WHEN k.credentials IS NOT NULL" \
+		 " THEN outbox.stored_credentials(s.endpoint_id) END", \
+		 into_varlena(JSONBOID, &s.credentials)) \
+	column("COALESCE(l.max_in_flight, a.max_in_flight)", into_int4(&s.tenant_in_flight)) \
+	column("COALESCE(l.rate_limit, a.rate_limit)::pg_catalog.float8", \
+		 into_float8(&s.tenant_rate)) \
+	column("COALESCE(l.max_kept, a.max_kept)", into_int8(&s.tenant_kept.rows)) \
+	column("COALESCE(l.max_kept_bytes, a.max_kept_bytes)", \
+		 into_int8(&s.tenant_kept.bytes)) \
+	column(USEC("COALESCE(l.max_kept_age, a.max_kept_age)"), \
+		 into_int8(&s.tenant_kept.age)) \
+	column("s.log_attempts", into_text(&raw.log_attempts)) \
+	column("(SELECT pg_catalog.max(v.version) FROM outbox.subscriptions v" \
+		 " WHERE v.endpoint_id = s.endpoint_id)", into_int8(&s.subscription))
 /* clang-format on */
 
-enum
-{
-	OUTBOX_COLUMN_NUMBERS(COLUMNS) NCOLUMNS
-};
+#define SQL(sql, place) sql ", "
+#define PLACE(sql, place) place,
 
 uint64
-outbox_endpoint_row_version(OutboxColumns row, int column)
+outbox_endpoint_row_version(TransactionId settings, TransactionId secrets)
 {
-	return (uint64) DatumGetTransactionId(row.values[column]) << 32 |
-		(row.nulls[column + 1] ? 0 : DatumGetTransactionId(row.values[column + 1]));
+	return (uint64) settings << 32 | secrets;
 }
 
 /* Returns true if the time of a previous secret is over. */
@@ -175,10 +183,11 @@ static bool
 read_row(OutboxColumns row, OutboxApplyEndpointRow apply, void *arg)
 {
 	OutboxEndpointRow s = {0};
-	bool			  expired = false;
+	Raw				  raw;
+	bool			  expired;
 
-	s.id = row_int4(row, COL_ENDPOINT_ID);
-	s.row_version = outbox_endpoint_row_version(row, COL_SETTINGS_XMIN);
+	outbox_read_into(row, (OutboxInto[]){FIRST_COLUMNS(PLACE){0}});
+	s.row_version = outbox_endpoint_row_version(raw.settings_xmin, raw.secrets_xmin);
 	outbox_step_blame(s.id);
 	if (outbox_step_held(OUTBOX_STEP_RELOAD, s.id))
 	{
@@ -186,65 +195,31 @@ read_row(OutboxColumns row, OutboxApplyEndpointRow apply, void *arg)
 		apply(arg, &s);
 		return false;
 	}
-	s.name = row_text(row, COL_NAME);
-	s.url = row_text(row, COL_URL);
-	read_patterns(row.values[COL_TOPICS], &s);
-	s.format = outbox_endpoint_format(row_text(row, COL_FORMAT));
-	if (!row.nulls[COL_HEADERS])
-		s.nheaders = outbox_endpoint_headers(DatumGetJsonbP(row.values[COL_HEADERS]),
-											 NULL, &s.header_names, &s.header_values);
-	s.ordering = read_ordering(row_text(row, COL_ORDERING));
-	s.block_on_dead = row_is(row, COL_ON_EXHAUSTED, "block");
-	s.pace.max_in_flight = row_int4(row, COL_MAX_IN_FLIGHT);
-	s.pace.rate_limit = row_float8(row, COL_RATE_LIMIT);
-	s.timeout = row_int8(row, COL_TIMEOUT);
-	s.connect_timeout = row_int8(row, COL_CONNECT_TIMEOUT);
-	s.max_attempts = row_int4(row, COL_MAX_ATTEMPTS);
-	s.max_age = row_int8(row, COL_MAX_AGE);
-	s.pace.backoff_base = row_int8(row, COL_BACKOFF_BASE);
-	s.pace.backoff_max = row_int8(row, COL_BACKOFF_MAX);
-	s.paused = row_is(row, COL_STATE, "paused");
-	s.disabled = row_is(row, COL_STATE, "disabled");
-	s.state_since = row_time(row, COL_STATE_SINCE, 0);
-	s.reason = row_text(row, COL_REASON);
-	s.challenge = row.nulls[COL_CHALLENGE]	  ? OUTBOX_CHALLENGE_NONE :
-		row_is(row, COL_CHALLENGE, "options") ? OUTBOX_CHALLENGE_OPTIONS :
+	row.first = outbox_read_into(row, (OutboxInto[]){COLUMNS(PLACE){0}});
+	s.patterns = outbox_text_array(raw.topics, &s.npatterns);
+	s.format = outbox_endpoint_format(raw.format);
+	if (raw.headers)
+		s.nheaders = outbox_endpoint_headers(raw.headers, NULL, &s.header_names,
+											 &s.header_values);
+	s.ordering = read_ordering(raw.ordering);
+	s.block_on_dead = strcmp(raw.on_exhausted, "block") == 0;
+	s.paused = strcmp(raw.state, "paused") == 0;
+	s.disabled = strcmp(raw.state, "disabled") == 0;
+	s.challenge = raw.challenge == NULL			  ? OUTBOX_CHALLENGE_NONE :
+		strcmp(raw.challenge, "options") == 0 ? OUTBOX_CHALLENGE_OPTIONS :
 												OUTBOX_CHALLENGE_ECHO;
-	s.challenges = row_int4(row, COL_CHALLENGES);
-	s.version = row_int8(row, COL_VERSION);
-	s.generation = row_int8(row, COL_GENERATION);
-	s.start = outbox_tick_make(0, s.state_since, row_int8(row, COL_START_SEQ_LOW),
-							   row_int8(row, COL_START_SEQ_LOW),
-							   row_text(row, COL_START_SNAPSHOT));
-	s.secret = row_text(row, COL_SECRET);
-	s.previous_until = row_time(row, COL_PREVIOUS_UNTIL, DT_NOEND);
-	if (s.previous_until > GetCurrentTimestamp())
-		s.previous = row_text(row, COL_PREVIOUS);
-	else
-		expired = true;
+	s.start = outbox_tick_make(0, s.state_since, raw.start_seq_low, raw.start_seq_low,
+							   raw.start_snapshot);
+	expired = s.previous_until <= GetCurrentTimestamp();
+	if (expired)
+		s.previous = NULL;
 	if (s.previous == NULL)
 		s.previous_until = DT_NOEND;
 	s.keys_version = outbox_keyring_version(&keyring);
-	s.batch_size = row_int4(row, COL_BATCH_SIZE);
-	s.batch_wait = row_int8(row, COL_BATCH_WAIT);
-	s.tenant = row_text(row, COL_TENANT);
-	s.disable_after = row_int8(row, COL_DISABLE_AFTER);
-	s.tenant_in_flight = row_int4(row, COL_TENANT_IN_FLIGHT);
-	s.tenant_rate = row_float8(row, COL_TENANT_RATE);
-	s.tenant_kept.rows = row_int8(row, COL_TENANT_KEPT);
-	s.tenant_kept.bytes = row_int8(row, COL_TENANT_KEPT_BYTES);
-	s.tenant_kept.age = row_int8(row, COL_TENANT_KEPT_AGE);
-	s.config = row.nulls[COL_CONFIG] ? NULL : DatumGetJsonbP(row.values[COL_CONFIG]);
-	s.has_credentials = DatumGetBool(row.values[COL_HAS_CREDENTIALS]);
-	s.credentials = row.nulls[COL_CREDENTIALS] ?
-		NULL :
-		DatumGetJsonbP(row.values[COL_CREDENTIALS]);
-	s.filter = row.nulls[COL_FILTER] ?
-		NULL :
-		outbox_filter_usable(DatumGetJsonPathP(row.values[COL_FILTER]));
-	s.log_attempts = read_log_attempts(row_text(row, COL_LOG_ATTEMPTS));
-	s.subscription = row_int8(row, COL_SUBSCRIPTION);
-	s.position = (OutboxColumns){row.values + NCOLUMNS, row.nulls + NCOLUMNS};
+	if (raw.filter)
+		s.filter = outbox_filter_usable(raw.filter);
+	s.log_attempts = read_log_attempts(raw.log_attempts);
+	s.position = row;
 	SPI_connect();
 	apply(arg, &s);
 	SPI_finish();
@@ -271,18 +246,14 @@ read_settings(ArrayType *ids, OutboxApplyEndpointRow apply, void *arg)
 	/* The worker's plans are generic: one for all endpoints would read all for one. */
 	portal = SPI_cursor_open_with_args(
 		NULL,
-		psprintf(
-			OUTBOX_SELECT(
-				COLUMNS) ", p.*"
-						 " FROM outbox.endpoint_settings s LEFT JOIN outbox.endpoint_secrets k"
-						 " ON k.endpoint_id = s.endpoint_id AND k.part = 0"
-						 " LEFT JOIN outbox.tenant_limits_here l ON l.tenant = s.tenant"
-						 " LEFT JOIN outbox.tenant_limits_here a ON a.tenant = ''"
-						 " LEFT JOIN LATERAL " OUTBOX_POSITION_OF(
-							 "s.endpoint_id") " p ON true"
-											  " WHERE %s"
-											  " ORDER BY s.endpoint_id",
-			ids ? "s.endpoint_id = ANY ($1)" : "$1 IS NULL"),
+		psprintf("SELECT " COLUMNS(SQL) "p.*"
+				 " FROM outbox.endpoint_settings s LEFT JOIN outbox.endpoint_secrets k"
+				 " ON k.endpoint_id = s.endpoint_id AND k.part = 0"
+				 " LEFT JOIN outbox.tenant_limits_here l ON l.tenant = s.tenant"
+				 " LEFT JOIN outbox.tenant_limits_here a ON a.tenant = ''"
+				 " LEFT JOIN LATERAL " OUTBOX_POSITION_OF("s.endpoint_id") " p ON true"
+				 " WHERE %s ORDER BY s.endpoint_id",
+				 ids ? "s.endpoint_id = ANY ($1)" : "$1 IS NULL"),
 		1, (Oid[]){INT4ARRAYOID}, args, ids ? " " : "n", false, 0);
 
 	/*

@@ -82,8 +82,9 @@ extern int outbox_endpoint_headers(Jsonb *headers, char *hidden, char ***names,
  */
 typedef void (*OutboxApplyEndpointRow)(void *arg, const OutboxEndpointRow *s);
 
-/* The 'row_version' that these two columns say: xmin of its settings and of its secrets. */
-extern uint64 outbox_endpoint_row_version(OutboxColumns row, int column);
+/* The 'row_version' of these two rows, by their xmin (0: there is none). */
+extern uint64 outbox_endpoint_row_version(TransactionId settings,
+										   TransactionId secrets);
 
 /*
  * Reads the settings of these endpoints, an int4[], or of all (NULL).  Returns true if the

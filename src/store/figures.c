@@ -94,10 +94,14 @@ outbox_figures_look(void *arg)
 static bool
 has_other_turn(int piece, int width, int64 turn)
 {
-	char sql[64];
+	char		sql[64];
+	TimestampTz at;
 
 	snprintf(sql, sizeof(sql), "SELECT at FROM outbox.figures_%d LIMIT 1", piece);
-	return outbox_query(sql) > 0 && row_time(fetch_row(0), 0, 0) / turns[width] != turn;
+	if (outbox_query(sql) == 0)
+		return false;
+	outbox_read_row(0, into_time(&at));
+	return at / turns[width] != turn;
 }
 
 /*

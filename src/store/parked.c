@@ -17,21 +17,23 @@
 #include "log/transaction.h"
 #include "store/parked.h"
 
+typedef struct LoadedRow
+{
+	int64		 seq;
+	char		*key;
+	int			 attempts;
+	TimestampTz	 first_attempt_at;
+	bool		 unsent;
+	int16		 redelivery; /* an OutboxRedelivery */
+	int64		 group;
+	OutboxEvent *event;
+} LoadedRow;
+
 typedef struct Loading
 {
-	int found; /* rows that were read, also if they are in memory already */
-	int n;
-	struct
-	{
-		int64			 seq;
-		char			*key;
-		int				 attempts;
-		TimestampTz		 first_attempt_at;
-		bool			 unsent;
-		OutboxRedelivery redelivery;
-		int64			 group;
-		OutboxEvent		*event;
-	} * rows;
+	int		   found; /* rows that were read, also if they are in memory already */
+	int		   n;
+	LoadedRow *rows;
 } Loading;
 
 static void
@@ -146,19 +148,14 @@ fetch_events(OutboxEndpoint *ep, bool retries, Loading *result)
 	l.rows = palloc0(sizeof(*l.rows) * Max(found, 1));
 	for (int i = 0; i < found; i++)
 	{
-		OutboxColumns row = fetch_row(i);
-		int64		  seq = row_int8(row, 0);
-		char		 *key = row_text(row, 1);
+		LoadedRow *r = &l.rows[l.n];
 
-		if (!retries && outbox_operator_skip_follower(ep, seq, key))
-			continue;
-		seqs[l.n] = l.rows[l.n].seq = seq;
-		l.rows[l.n].key = key;
-		l.rows[l.n].attempts = row_int4(row, 2);
-		l.rows[l.n].first_attempt_at = row_time(row, 3, 0);
-		l.rows[l.n].redelivery = DatumGetInt16(row.values[4]);
-		l.rows[l.n].unsent = DatumGetBool(row.values[6]);
-		l.rows[l.n++].group = row_int8(row, 5);
+		outbox_read_row(i, into_int8(&r->seq), into_text(&r->key),
+						into_int4(&r->attempts), into_time(&r->first_attempt_at),
+						into_int2(&r->redelivery), into_int8(&r->group),
+						into_bool(&r->unsent));
+		if (retries || !outbox_operator_skip_follower(ep, r->seq, r->key))
+			seqs[l.n++] = r->seq;
 	}
 	PG_TRY();
 	{

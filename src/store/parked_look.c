@@ -96,11 +96,15 @@ read_retries(OutboxEndpoint *ep)
 	ep->queue->retries_all = SPI_processed < (uint64) room;
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
-		OutboxColumns row = fetch_row(i);
-		int64		  seq = row_int8(row, 0);
-		TimestampTz	  due = row_time(row, 2, 0);
-		const char	 *key = outbox_lane_key(ep, row_text(row, 1));
+		int64		seq;
+		char	   *key;
+		TimestampTz due;
+		int64		group;
+		bool		tried;
+		const char *lane_key;
 
+		outbox_read_row(i, into_int8(&seq), into_text(&key), into_time(&due),
+						into_int8(&group), into_bool(&tried));
 		ep->queue->retries_due = due;
 		ep->queue->retries_seq = seq;
 		if (bsearch(&seq, loaded, n, sizeof(int64), outbox_compare_int8) ||
@@ -113,8 +117,9 @@ read_retries(OutboxEndpoint *ep)
 		 */
 		if (due > latest)
 			due = ep->queue->met_at + ep->pace.limits.backoff_max;
-		outbox_retries_push(ep, seq, due, row_int8(row, 3), DatumGetBool(row.values[4]),
-							key ? outbox_lane_get(ep, key, false) : NULL);
+		lane_key = outbox_lane_key(ep, key);
+		outbox_retries_push(ep, seq, due, group, tried,
+							lane_key ? outbox_lane_get(ep, lane_key, false) : NULL);
 	}
 }
 
@@ -148,16 +153,14 @@ ask_table(OutboxEndpoint *ep, Datum *keys, int nkeys)
 							 " $4 AND (SELECT p.seq FROM outbox.parked p" OF_ENDPOINT
 							 "%s" STATUS "'dead'" BLOCKING_REASON
 							 " ORDER BY p.key LIMIT 1) IS NOT NULL,"
-							 " (SELECT p.seq FROM outbox.parked p" OF_ENDPOINT "%s" STATUS
-							 "'blocked'"
-							 " ORDER BY %sp.seq LIMIT 1)"
+							 " COALESCE((SELECT p.seq FROM outbox.parked p" OF_ENDPOINT
+							 "%s" STATUS "'blocked'"
+							 " ORDER BY %sp.seq LIMIT 1), -1)"
 							 " FROM pg_catalog.unnest($2) k(key)",
 							 of_key, strict ? "p.next_attempt_at" : "p.key", of_key,
 							 of_key, strict ? "" : "p.key, "),
 					arg_int4(ep->id),
-					arg_datum(TEXTARRAYOID,
-							  PointerGetDatum(construct_array(keys, nkeys, TEXTOID, -1,
-															  false, TYPALIGN_INT))),
+					arg_datum(TEXTARRAYOID, outbox_array(keys, nkeys, TEXTOID)),
 					arg_int8s(loaded, n), arg_bool(ep->config.block_on_dead));
 }
 
@@ -171,21 +174,22 @@ ask_keys(OutboxEndpoint *ep, Datum *keys, int nkeys, bool idle)
 	ask_table(ep, keys, nkeys);
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
-		OutboxColumns row = fetch_row(i);
-		char		 *key = row_text(row, 0);
-		bool		  retrying = DatumGetBool(row.values[1]);
-		bool		  dead = DatumGetBool(row.values[2]);
-		OutboxLane	 *lane = outbox_lane_find(ep, key);
+		char	   *key;
+		bool		retrying, dead;
+		int64		follower;
+		OutboxLane *lane;
 
+		outbox_read_row(i, into_text(&key), into_bool(&retrying), into_bool(&dead),
+						into_int8(&follower));
+		lane = outbox_lane_find(ep, key);
 		if (lane == NULL &&
-			((!retrying && !dead && row.nulls[3]) || (idle && (retrying || dead))))
+			((!retrying && !dead && follower < 0) || (idle && (retrying || dead))))
 			continue;
 		if (lane == NULL)
 			lane = outbox_lane_get(ep, key, false);
 		else if (lane->asked)
 			continue;
-		outbox_lane_answer(ep, lane, retrying, dead,
-						   row.nulls[3] ? -1 : row_int8(row, 3));
+		outbox_lane_answer(ep, lane, retrying, dead, follower);
 	}
 }
 
@@ -260,11 +264,15 @@ sweep(OutboxEndpoint *ep)
 {
 	Datum *keys = palloc(sizeof(Datum) * ASK_KEYS);
 	char  *former = ep->table->sweep_key;
+	char  *key;
 	int	   n = 0;
 
 	read_keys(ep, former, ASK_KEYS);
 	for (uint64 i = 0; i < SPI_processed; i++)
-		keys[n++] = CStringGetTextDatum(row_text(fetch_row(i), 0));
+	{
+		outbox_read_row(i, into_text(&key));
+		keys[n++] = CStringGetTextDatum(key);
+	}
 	if (n > 0)
 		ask_keys(ep, keys, n, true);
 
@@ -301,12 +309,13 @@ outbox_parked_unblock(OutboxEndpoint *ep)
 						arg_int8(UNBLOCK_ROWS));
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
-		OutboxColumns row = fetch_row(i);
-		int64		  seq = row_int8(row, 0);
+		int64		seq;
+		TimestampTz due;
 
+		outbox_read_row(i, into_int8(&seq), into_time(&due));
 		outbox_parking_count_row(ep, seq, OUTBOX_ROW_BLOCKED, -1);
 		outbox_parking_count_row(ep, seq, OUTBOX_ROW_RETRYING, 1);
-		outbox_retries_add_parked(ep, seq, row_time(row, 1, 0), NULL, 0);
+		outbox_retries_add_parked(ep, seq, due, NULL, 0);
 	}
 	ep->table->unblocking = SPI_processed == UNBLOCK_ROWS;
 }
@@ -320,7 +329,8 @@ count_rows(OutboxEndpoint *ep)
 	int64			  n = 0;
 
 	outbox_plan_run(&plan,
-					"SELECT q.status, pg_catalog.count(*), pg_catalog.max(q.seq) FROM"
+					"SELECT pg_catalog.array_position('{retrying,blocked,dead}', q.status),"
+					" pg_catalog.count(*), pg_catalog.max(q.seq) FROM"
 					" (SELECT p.status, p.seq FROM outbox.parked p" OF_ENDPOINT
 					" AND p.seq > $2 ORDER BY p.seq LIMIT $3) q"
 					" GROUP BY q.status",
@@ -328,16 +338,14 @@ count_rows(OutboxEndpoint *ep)
 					arg_int8(COUNT_ROWS));
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
-		OutboxColumns row = fetch_row(i);
+		int32 status;
+		int64 rows, upto;
 
-		if (row_is(row, 0, "retrying"))
-			ep->table->rows[OUTBOX_ROW_RETRYING] += row_int8(row, 1);
-		else if (row_is(row, 0, "blocked"))
-			ep->table->rows[OUTBOX_ROW_BLOCKED] += row_int8(row, 1);
-		else if (row_is(row, 0, "dead"))
-			ep->table->rows[OUTBOX_ROW_DEAD] += row_int8(row, 1);
-		n += row_int8(row, 1);
-		ep->table->rows_upto = Max(ep->table->rows_upto, row_int8(row, 2));
+		outbox_read_row(i, into_int4(&status), into_int8(&rows), into_int8(&upto));
+		if (status > 0)
+			ep->table->rows[status - 1] += rows;
+		n += rows;
+		ep->table->rows_upto = Max(ep->table->rows_upto, upto);
 	}
 	ep->table->rows_counted = n < COUNT_ROWS;
 }
@@ -383,10 +391,13 @@ load_dead(OutboxEndpoint *ep)
 					arg_int4(ep->id), arg_int8(max));
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
-		const char *key = outbox_lane_key(ep, row_text(fetch_row(i), 0));
+		char	   *key;
+		const char *lane_key;
 
-		if (key)
-			outbox_lane_get(ep, key, true)->dead = true;
+		outbox_read_row(i, into_text(&key));
+		lane_key = outbox_lane_key(ep, key);
+		if (lane_key)
+			outbox_lane_get(ep, lane_key, true)->dead = true;
 	}
 	if (!strict && SPI_processed == (uint64) max)
 		ep->queue->lanes_all = false;
@@ -421,10 +432,13 @@ load_followers(OutboxEndpoint *ep)
 	}
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
-		OutboxColumns row = fetch_row(i);
-		OutboxLane	 *lane = outbox_lane_get(ep, row_text(row, 0), true);
+		char	   *key;
+		int64		first;
+		OutboxLane *lane;
 
-		outbox_lane_parked(lane, row_int8(row, 1));
+		outbox_read_row(i, into_text(&key), into_int8(&first));
+		lane = outbox_lane_get(ep, key, true);
+		outbox_lane_parked(lane, first);
 		outbox_lane_advance(ep, lane);
 	}
 }
@@ -459,8 +473,9 @@ outbox_parked_load(OutboxEndpoint *ep)
 					"SELECT p.seq FROM outbox.parked p" OF_ENDPOINT STATUS "'cancelled'"
 					" ORDER BY p.seq DESC LIMIT 1",
 					arg_int4(ep->id));
-	ep->feed->cancelled_upto = SPI_processed > 0 ? row_int8(fetch_row(0), 0) :
-												   PG_INT64_MIN;
+	ep->feed->cancelled_upto = PG_INT64_MIN;
+	if (SPI_processed > 0)
+		outbox_read_row(0, into_int8(&ep->feed->cancelled_upto));
 
 	if (ep->config.ordering != OUTBOX_ORDER_STRICT)
 		outbox_parked_unblock(ep);

@@ -31,44 +31,54 @@ outbox_positions_init(void)
 
 /* -------------------------------------------------------------- reading */
 
-#define CURSOR_COLUMNS 9
-
-static char *
-snapshot_text(Datum snapshot)
+/* A cursor as it is stored, in the order of OUTBOX_CURSOR_COLUMNS. */
+typedef struct StoredCursor
 {
-	return DatumGetCString(DirectFunctionCall1(pg_snapshot_out, snapshot));
-}
+	int64		read_tick;
+	char	   *read; /* snapshots as text (NULL: none) */
+	int64		read_seq_low;
+	int64		reading_tick;
+	char	   *reading;
+	int64		reading_seq_low;
+	int64		reading_seq_high;
+	int64		last_seq;
+	TimestampTz settled_at;
+} StoredCursor;
 
-/* From OUTBOX_CURSOR_COLUMNS, which are the first columns. */
+#define INTO_CURSOR(c) \
+	into_int8(&(c).read_tick), into_text(&(c).read), into_int8(&(c).read_seq_low), \
+		into_int8(&(c).reading_tick), into_text(&(c).reading), \
+		into_int8(&(c).reading_seq_low), into_int8(&(c).reading_seq_high), \
+		into_int8(&(c).last_seq), into_time(&(c).settled_at)
+
 static void
-read_cursor(OutboxColumns row, OutboxCursor *cursor)
+make_cursor(const StoredCursor *c, OutboxCursor *cursor)
 {
-	TimestampTz at = row_time(row, 8, 0);
-	OutboxTick *read = outbox_tick_make(row_int8(row, 0), at, row_int8(row, 2),
-										row_int8(row, 2), snapshot_text(row.values[1]));
+	OutboxTick *read = outbox_tick_make(c->read_tick, c->settled_at, c->read_seq_low,
+										c->read_seq_low, c->read);
 	OutboxTick *reading = NULL;
 
-	if (!row.nulls[3])
-		reading = outbox_tick_make(row_int8(row, 3), at, row_int8(row, 5),
-								   row_int8(row, 6), snapshot_text(row.values[4]));
-	outbox_cursor_set(cursor, read, reading, row_int8(row, 7));
+	if (c->reading)
+		reading = outbox_tick_make(c->reading_tick, c->settled_at, c->reading_seq_low,
+								   c->reading_seq_high, c->reading);
+	outbox_cursor_set(cursor, read, reading, c->last_seq);
 	outbox_tick_unref(read);
 	outbox_tick_unref(reading);
 }
 
-/* An array may lack numbers at its end, which are 0 then. */
+/* An array may lack numbers at its end, which are 0 then.  NULL: all are. */
 static void
-read_counters(OutboxColumns row, int i, int64 *counters)
+read_counters(ArrayType *array, int64 *counters)
 {
 	Datum *elems;
 	bool  *nulls;
 	int	   n;
 
 	memset(counters, 0, sizeof(int64) * OUTBOX_COUNTERS);
-	if (row.nulls[i])
+	if (array == NULL)
 		return;
-	deconstruct_array(DatumGetArrayTypeP(row.values[i]), INT8OID, 8, FLOAT8PASSBYVAL,
-					  TYPALIGN_DOUBLE, &elems, &nulls, &n);
+	deconstruct_array(array, INT8OID, 8, FLOAT8PASSBYVAL, TYPALIGN_DOUBLE, &elems, &nulls,
+					  &n);
 	for (int c = 0; c < Min(n, OUTBOX_COUNTERS); c++)
 		counters[c] = nulls[c] ? 0 : DatumGetInt64(elems[c]);
 }
@@ -148,12 +158,15 @@ OUTBOX_FUNCTION(outbox_is_pending_1_0, 2)
 bool
 outbox_positions_read_totals(int64 *totals)
 {
+	ArrayType *counters;
+
 	memset(totals, 0, sizeof(int64) * OUTBOX_COUNTERS);
 	if (outbox_query("SELECT counters FROM outbox.positions"
 					 " WHERE endpoint_id = 0"
 					 " ORDER BY number DESC LIMIT 1") == 0)
 		return false;
-	read_counters(fetch_row(0), 0, totals);
+	outbox_read_row(0, into_varlena(INT8ARRAYOID, &counters));
+	read_counters(counters, totals);
 	return true;
 }
 
@@ -172,21 +185,23 @@ outbox_positions_read_again(void)
 }
 
 static void
-read_shared(Datum id, OutboxCursor *cursor)
+read_shared(int32 id, OutboxCursor *cursor)
 {
 	static SPIPlanPtr plan;
+	StoredCursor	  c;
 
-	if (DatumGetInt32(id) != last_read)
+	if (id != last_read)
 	{
 		outbox_positions_read_again();
 		if (outbox_plan_run(&plan,
 							"SELECT " OUTBOX_CURSOR_COLUMNS " FROM outbox.positions"
 							" WHERE endpoint_id = $1"
 							" ORDER BY number DESC LIMIT 1",
-							arg_datum(INT4OID, id)) == 0)
-			elog(ERROR, "shared position %d is missing", DatumGetInt32(id));
-		read_cursor(fetch_row(0), &last_cursor);
-		last_read = DatumGetInt32(id);
+							arg_int4(id)) == 0)
+			elog(ERROR, "shared position %d is missing", id);
+		outbox_read_row(0, INTO_CURSOR(c));
+		make_cursor(&c, &last_cursor);
+		last_read = id;
 	}
 	outbox_cursor_copy(cursor, &last_cursor);
 }
@@ -194,43 +209,45 @@ read_shared(Datum id, OutboxCursor *cursor)
 bool
 outbox_position_read(OutboxColumns row, OutboxPosition *p)
 {
-	const int c = CURSOR_COLUMNS;
+	StoredCursor c;
+	bytea		*pending;
+	ArrayType	*counters;
 
-	memset(p, 0, sizeof(*p));
-	if (row.nulls[0])
-		return false;
-	p->generation = row_int8(row, c);
-	if (!row.nulls[c + 2])
-		p->pending = read_pending(DatumGetByteaPP(row.values[c + 2]), &p->npending);
-	p->delivered = row_int8(row, c + 3);
-	p->failed_attempts = row_int8(row, c + 4);
-	read_counters(row, c + 5, p->counters);
-	p->failing_since = row_time(row, c + 6, 0);
-	p->settled_at = row_time(row, c - 1, 0);
-	p->failing_told = !row.nulls[c + 7] && DatumGetBool(row.values[c + 7]);
-	p->state_since = row_time(row, c + 8, 0);
-	p->backing_off = !row.nulls[c + 9];
-	p->probes = row_int4(row, c + 9);
-	if (row.nulls[c + 1])
-		read_cursor(row, &p->cursor);
-	else
+	*p = (OutboxPosition){0};
+	outbox_read_columns(
+		row, INTO_CURSOR(c), into_int8(&p->generation), into_int4(&p->follows),
+		into_varlena(BYTEAOID, &pending), into_int8(&p->delivered),
+		into_int8(&p->failed_attempts), into_varlena(INT8ARRAYOID, &counters),
+		into_time(&p->failing_since), into_bool(&p->failing_told),
+		into_time(&p->state_since), into_int4(&p->probes));
+	if (c.read == NULL)
 	{
-		p->follows = DatumGetInt32(row.values[c + 1]);
-		read_shared(row.values[c + 1], &p->cursor);
+		p->probes = -1;
+		return false;
 	}
+	if (pending)
+		p->pending = read_pending(pending, &p->npending);
+	read_counters(counters, p->counters);
+	p->settled_at = c.settled_at;
+	if (p->follows == 0)
+		make_cursor(&c, &p->cursor);
+	else
+		read_shared(p->follows, &p->cursor);
 	return true;
 }
 
 bool
 outbox_position_newest_shared(OutboxCursor *cursor)
 {
+	StoredCursor c;
+
 	if (outbox_query(OUTBOX_NEWEST_POSITIONS(
 			"endpoint_id < 0") " SELECT " OUTBOX_CURSOR_COLUMNS
 							   ", endpoint_id FROM newest"
 							   " ORDER BY number DESC LIMIT 1") == 0)
 		return false;
-	read_cursor(fetch_row(0), cursor);
-	newest_shared = row_int4(fetch_row(0), CURSOR_COLUMNS);
+	outbox_read_row(0, INTO_CURSOR(c), into_int4(&newest_shared));
+	make_cursor(&c, cursor);
 	return true;
 }
 
@@ -248,23 +265,25 @@ outbox_positions_continue_shared(OutboxEndpoint **all, int n)
 void
 outbox_positions_in_use(void)
 {
-	OutboxColumns row;
+	int16 piece;
+	int64 rows;
 
 	outbox_query(
 		"SELECT (SELECT piece FROM outbox.positions ORDER BY endpoint_id DESC, number DESC LIMIT 1),"
 		" (pg_catalog.pg_relation_size('outbox.positions_0')"
 		" + pg_catalog.pg_relation_size('outbox.positions_1')) / " CppAsString2(
 			ROW_BYTES));
-	row = fetch_row(0);
-	pg_atomic_write_u32(&outbox_db->positions_piece,
-						row.nulls[0] ? 0 : DatumGetInt16(row.values[0]));
-	pg_atomic_write_u32(&outbox_db->position_rows, (uint32) row_int8(row, 1));
+	outbox_read_row(0, into_int2(&piece), into_int8(&rows));
+	pg_atomic_write_u32(&outbox_db->positions_piece, piece);
+	pg_atomic_write_u32(&outbox_db->position_rows, (uint32) rows);
 }
 
 void
 outbox_positions_raise_numbers(void)
 {
-	OutboxColumns row;
+	int64		tick, position, shared;
+	int32		clock;
+	TimestampTz taken_at;
 
 	outbox_query(OUTBOX_NEWEST_POSITIONS(
 		"true") " SELECT GREATEST("
@@ -274,15 +293,16 @@ outbox_positions_raise_numbers(void)
 				" (SELECT -pg_catalog.min(id)::pg_catalog.int8 FROM ids WHERE id < 0),"
 				" t.clock, t.taken_at FROM (SELECT) one LEFT JOIN (SELECT clock, taken_at"
 				" FROM outbox.ticks ORDER BY clock DESC, taken_at DESC LIMIT 1) t ON true");
-	row = fetch_row(0);
-	outbox_raise(&outbox_db->last_tick, (uint64) row_int8(row, 0));
-	outbox_raise(&outbox_db->last_position, (uint64) row_int8(row, 1));
-	outbox_raise(&outbox_db->last_shared, (uint64) row_int8(row, 2));
+	outbox_read_row(0, into_int8(&tick), into_int8(&position), into_int8(&shared),
+					into_int4(&clock), into_time(&taken_at));
+	outbox_raise(&outbox_db->last_tick, (uint64) tick);
+	outbox_raise(&outbox_db->last_position, (uint64) position);
+	outbox_raise(&outbox_db->last_shared, (uint64) shared);
 	LWLockAcquire(outbox_shared->tick_lock, LW_EXCLUSIVE);
-	if (!row.nulls[3] && DatumGetInt32(row.values[3]) >= outbox_db->clock)
+	if (clock >= outbox_db->clock)
 	{
-		outbox_db->clock_time = Max(outbox_db->clock_time, row_time(row, 4, 0));
-		outbox_db->clock = DatumGetInt32(row.values[3]);
+		outbox_db->clock_time = Max(outbox_db->clock_time, taken_at);
+		outbox_db->clock = clock;
 	}
 	LWLockRelease(outbox_shared->tick_lock);
 }
@@ -354,16 +374,11 @@ outbox_position_load_pending(OutboxEndpoint *ep, const int64 *seqs, int n)
 
 /* -------------------------------------------------------------- writing */
 
-#define POSITION_COLUMNS 22
-
 void
 outbox_positions_begin(OutboxPositions *p)
 {
 	p->piece = (int) pg_atomic_read_u32(&outbox_db->positions_piece);
-	p->n = 0;
-	p->max = 64;
-	p->values = palloc(sizeof(Datum) * POSITION_COLUMNS * p->max);
-	p->nulls = palloc(sizeof(bool) * POSITION_COLUMNS * p->max);
+	memset(&p->rows, 0, sizeof(p->rows));
 	p->now = GetCurrentTimestamp();
 	memset(p->snapshots, 0, sizeof(p->snapshots));
 }
@@ -389,23 +404,15 @@ snapshot_of(OutboxPositions *p, const OutboxTick *tick)
 	return p->snapshots[i].datum;
 }
 
-/* NULL: all are 0. */
-static Datum
-counters_datum(const int64 *counters, bool *null)
+/* They are NULL if all are 0, or there are none. */
+static void
+put_counters(OutboxRows *rows, const int64 *counters)
 {
-	Datum elems[OUTBOX_COUNTERS];
-	int	  n = 0;
+	int n = counters ? OUTBOX_COUNTERS : 0;
 
-	for (int c = 0; c < OUTBOX_COUNTERS; c++)
-	{
-		elems[c] = Int64GetDatum(counters[c]);
-		if (counters[c] != 0)
-			n = c + 1;
-	}
-	*null = n == 0;
-	return n == 0 ? (Datum) 0 :
-					PointerGetDatum(construct_array(elems, n, INT8OID, 8, FLOAT8PASSBYVAL,
-													TYPALIGN_DOUBLE));
+	while (n > 0 && counters[n - 1] == 0)
+		n--;
+	put_if(rows, n > 0, outbox_int8_array(counters, n));
 }
 
 /* They are mostly in the order of the log already. */
@@ -439,63 +446,39 @@ static void
 add_row(OutboxPositions *p, int32 id, OutboxEndpoint *ep, const OutboxCursor *c,
 		const int64 *counters)
 {
-	Datum *v;
-	bool  *n;
+	OutboxRows *rows = &p->rows;
+	bool		reads = c->reading != NULL;
+	bool		fails = ep && ep->status.failing_since != 0;
 
 	/* The WAL names an xid at least as high as the position's, see tick.c. */
 	Assert(U64FromFullTransactionId(GetTopFullTransactionId()) >=
-		   Max(c->read->xmax, c->reading ? c->reading->xmax : 0));
+		   Max(c->read->xmax, reads ? c->reading->xmax : 0));
 
-	if (p->n == p->max)
-	{
-		p->max *= 2;
-		p->values = repalloc_huge(p->values, sizeof(Datum) * POSITION_COLUMNS * p->max);
-		p->nulls = repalloc_huge(p->nulls, sizeof(bool) * POSITION_COLUMNS * p->max);
-	}
-	v = p->values + (size_t) p->n * POSITION_COLUMNS;
-	n = p->nulls + (size_t) p->n * POSITION_COLUMNS;
-	p->n++;
-	memset(n, 0, sizeof(bool) * POSITION_COLUMNS);
-
-	v[0] = Int16GetDatum(p->piece);
-	v[1] = Int64GetDatum((int64) pg_atomic_add_fetch_u64(&outbox_db->last_position, 1));
-	v[2] = Int32GetDatum(id);
-	v[3] = Int32GetDatum(shared_id);
-	n[3] = ep == NULL || !ep->place.shared;
-	v[4] = Int64GetDatum(ep ? ep->config.generation : 0);
-	v[5] = Int64GetDatum(c->read->number);
-	v[6] = snapshot_of(p, c->read);
-	v[7] = Int64GetDatum(c->read->seq_low);
-	n[8] = n[9] = n[10] = n[11] = c->reading == NULL;
-	if (c->reading)
-	{
-		v[8] = Int64GetDatum(c->reading->number);
-		v[9] = snapshot_of(p, c->reading);
-		v[10] = Int64GetDatum(c->reading->seq_low);
-		v[11] = Int64GetDatum(c->reading->seq_high);
-	}
-	v[12] = Int64GetDatum(c->last_seq);
-	n[13] = ep == NULL || ep->queue->nheld == 0;
-	if (!n[13])
-		v[13] = pending_datum(ep->queue);
-	v[14] = Int64GetDatum(ep ? ep->tally->delivered : 0);
-	v[15] = Int64GetDatum(ep ? ep->tally->failed_attempts : 0);
-	v[16] = TimestampTzGetDatum(p->now);
-	n[17] = counters == NULL;
-	if (counters)
-		v[17] = counters_datum(counters, &n[17]);
-	n[18] = n[19] = ep == NULL || ep->status.failing_since == 0;
-	if (!n[18])
-	{
-		v[18] = TimestampTzGetDatum(ep->status.failing_since);
-		v[19] = BoolGetDatum(ep->status.failing_told);
-	}
-	n[20] = ep == NULL;
-	if (ep)
-		v[20] = TimestampTzGetDatum(ep->status.state_since);
-	n[21] = ep == NULL || ep->pace.breaker == OUTBOX_BREAKER_CLOSED;
-	if (!n[21])
-		v[21] = Int32GetDatum(ep->pace.openings);
+	put_value(rows, Int16GetDatum(p->piece));
+	put_value(
+		rows,
+		Int64GetDatum((int64) pg_atomic_add_fetch_u64(&outbox_db->last_position, 1)));
+	put_value(rows, Int32GetDatum(id));
+	put_if(rows, ep && ep->place.shared, Int32GetDatum(shared_id));
+	put_value(rows, Int64GetDatum(ep ? ep->config.generation : 0));
+	put_value(rows, Int64GetDatum(c->read->number));
+	put_value(rows, snapshot_of(p, c->read));
+	put_value(rows, Int64GetDatum(c->read->seq_low));
+	put_if(rows, reads, Int64GetDatum(c->reading->number));
+	put_if(rows, reads, snapshot_of(p, c->reading));
+	put_if(rows, reads, Int64GetDatum(c->reading->seq_low));
+	put_if(rows, reads, Int64GetDatum(c->reading->seq_high));
+	put_value(rows, Int64GetDatum(c->last_seq));
+	put_if(rows, ep && ep->queue->nheld > 0, pending_datum(ep->queue));
+	put_value(rows, Int64GetDatum(ep ? ep->tally->delivered : 0));
+	put_value(rows, Int64GetDatum(ep ? ep->tally->failed_attempts : 0));
+	put_value(rows, TimestampTzGetDatum(p->now));
+	put_counters(rows, counters);
+	put_if(rows, fails, TimestampTzGetDatum(ep->status.failing_since));
+	put_if(rows, fails, BoolGetDatum(ep->status.failing_told));
+	put_if(rows, ep, TimestampTzGetDatum(ep->status.state_since));
+	put_if(rows, ep && ep->pace.breaker != OUTBOX_BREAKER_CLOSED,
+		   Int32GetDatum(ep->pace.openings));
 }
 
 void
@@ -522,8 +505,7 @@ outbox_subscription_write(OutboxEndpoint *ep, const OutboxCursor *c)
 
 	for (int i = 0; i < ep->config.npatterns; i++)
 		topics[i] = CStringGetTextDatum(ep->config.patterns[i]);
-	patterns = PointerGetDatum(
-		construct_array(topics, ep->config.npatterns, TEXTOID, -1, false, TYPALIGN_INT));
+	patterns = outbox_array(topics, ep->config.npatterns, TEXTOID);
 
 	/* Where only the URL or the format has changed, the former subscription goes on. */
 	if (outbox_query("UPDATE outbox.subscriptions SET version = $2"
@@ -554,29 +536,31 @@ outbox_subscription_write(OutboxEndpoint *ep, const OutboxCursor *c)
 void
 outbox_positions_write(OutboxPositions *p)
 {
-	if (p->n > 0)
-		outbox_append_rows(outbox_table_oid(OUTBOX_TABLE_POSITIONS_0 + p->piece), p->n,
-						   p->values, p->nulls);
-	pg_atomic_fetch_add_u32(&outbox_db->position_rows, p->n);
+	if (p->rows.n > 0)
+		pg_atomic_fetch_add_u32(
+			&outbox_db->position_rows,
+			outbox_append_rows(outbox_table_oid(OUTBOX_TABLE_POSITIONS_0 + p->piece),
+							   &p->rows));
 }
 
 void
 outbox_positions_write_tick(const OutboxTick *tick, int piece)
 {
-	Datum values[7];
-	bool  nulls[7] = {0};
+	OutboxRows rows = {0};
+	int32	   clock;
 
 	LWLockAcquire(outbox_shared->tick_lock, LW_EXCLUSIVE);
 	if (tick->taken_at < outbox_db->clock_time)
 		outbox_db->clock++;
 	outbox_db->clock_time = tick->taken_at;
-	values[6] = Int32GetDatum(outbox_db->clock);
+	clock = outbox_db->clock;
 	LWLockRelease(outbox_shared->tick_lock);
-	values[0] = Int16GetDatum(piece);
-	values[1] = Int64GetDatum(tick->number);
-	values[2] = TimestampTzGetDatum(tick->taken_at);
-	values[3] = outbox_snapshot_datum(tick);
-	values[4] = Int64GetDatum(tick->seq_low);
-	values[5] = Int64GetDatum(tick->seq_high);
-	outbox_append_rows(outbox_table_oid(OUTBOX_TABLE_TICKS_0 + piece), 1, values, nulls);
+	put_value(&rows, Int16GetDatum(piece));
+	put_value(&rows, Int64GetDatum(tick->number));
+	put_value(&rows, TimestampTzGetDatum(tick->taken_at));
+	put_value(&rows, outbox_snapshot_datum(tick));
+	put_value(&rows, Int64GetDatum(tick->seq_low));
+	put_value(&rows, Int64GetDatum(tick->seq_high));
+	put_value(&rows, Int32GetDatum(clock));
+	outbox_append_rows(outbox_table_oid(OUTBOX_TABLE_TICKS_0 + piece), &rows);
 }

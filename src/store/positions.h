@@ -26,8 +26,7 @@ typedef struct OutboxPosition
 	TimestampTz	 settled_at;	/* when the row was written */
 	bool		 failing_told;
 	TimestampTz	 state_since;
-	bool		 backing_off;
-	int			 probes; /* failed ones in a row */
+	int			 probes; /* failed ones in a row (-1: its breaker is closed) */
 } OutboxPosition;
 
 extern void outbox_positions_init(void);
@@ -38,11 +37,12 @@ extern void outbox_positions_init(void);
  * none is stored, and '*position' is all zeros.  The caller clears the cursor.
  */
 #define OUTBOX_CURSOR_COLUMNS \
-	"read_tick, read, read_seq_low, reading_tick, reading, reading_seq_low," \
-	" reading_seq_high, last_seq, settled_at"
+	"read_tick, read::pg_catalog.text, read_seq_low, reading_tick," \
+	" reading::pg_catalog.text, reading_seq_low, reading_seq_high, last_seq, settled_at"
 #define OUTBOX_POSITION_OF(id) \
 	"(SELECT " OUTBOX_CURSOR_COLUMNS ", generation, shared, pending, delivered," \
-	" failed_attempts, counters, failing_since, failing_told, state_since, probes" \
+	" failed_attempts, counters, failing_since, failing_told, state_since," \
+	" COALESCE(probes, -1)" \
 	" FROM outbox.positions WHERE endpoint_id = " id " ORDER BY number DESC LIMIT 1)"
 extern bool outbox_position_read(OutboxColumns row, OutboxPosition *position);
 
@@ -79,10 +79,7 @@ extern void outbox_positions_in_use(void);
 typedef struct OutboxPositions
 {
 	int			piece;
-	int			n;
-	int			max;
-	Datum	   *values;
-	bool	   *nulls;
+	OutboxRows	rows;
 	TimestampTz now;
 
 	struct

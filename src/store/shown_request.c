@@ -11,7 +11,6 @@
 #include "access/htup_details.h"
 #include "funcapi.h"
 #include "mb/pg_wchar.h"
-#include "utils/array.h"
 
 #include "base/query.h"
 #include "base/version.h"
@@ -45,70 +44,45 @@ typedef struct Sender
 	int					batch_size;
 } Sender;
 
-static void
-name_credentials(OutboxTarget *target, ArrayType *names)
-{
-	Datum *elems;
-	bool  *nulls;
-	int	   n;
-
-	deconstruct_array(names, TEXTOID, -1, false, TYPALIGN_INT, &elems, &nulls, &n);
-	target->credentials = palloc0(sizeof(OutboxOption) * Max(n, 1));
-	for (int i = 0; i < n; i++)
-		if (!nulls[i])
-			target->credentials[target->ncredentials++].name = TextDatumGetCString(
-				elems[i]);
-}
-
-/* The columns that are read of an endpoint. */
-/* clang-format off */
-#define COLUMNS(first, next) \
-	first(COL_URL, "outbox.shown(s.endpoint_id, s.url)") \
-	next(COL_FORMAT, "s.format") \
-	next(COL_HEADERS, "s.headers") \
-	next(COL_CONFIG, "s.config") \
-	next(COL_CREDENTIALS, "s.credentials") \
-	next(COL_BATCH_SIZE, "s.batch_size") \
-	next(COL_ROTATES, "COALESCE(k.previous_until > pg_catalog.clock_timestamp(), false)")
-/* clang-format on */
-
-enum
-{
-	OUTBOX_COLUMN_NUMBERS(COLUMNS)
-};
-
 /* Returns the problem with the endpoint's settings; NULL: none. */
 static const char *
 read_sender(Sender *s, int32 endpoint_id)
 {
-	OutboxColumns row;
-	const char	 *problem = NULL;
-	const char	 *hint;
+	char	   *format;
+	Jsonb	   *headers, *config;
+	ArrayType  *credentials;
+	char	  **names;
+	bool		rotates;
+	const char *problem = NULL;
+	const char *hint;
 
-	if (outbox_query(OUTBOX_SELECT(
-						 COLUMNS) " FROM outbox.endpoint_settings s"
-								  " LEFT JOIN outbox.endpoint_secrets k"
-								  " ON k.endpoint_id = s.endpoint_id AND k.part = 0"
-								  " WHERE s.endpoint_id = $1",
+	if (outbox_query("SELECT outbox.shown(s.endpoint_id, s.url), s.format, s.headers,"
+					 " s.config, s.credentials, s.batch_size,"
+					 " COALESCE(k.previous_until > pg_catalog.clock_timestamp(), false)"
+					 " FROM outbox.endpoint_settings s"
+					 " LEFT JOIN outbox.endpoint_secrets k"
+					 " ON k.endpoint_id = s.endpoint_id AND k.part = 0"
+					 " WHERE s.endpoint_id = $1",
 					 arg_int4(endpoint_id)) == 0)
 		return "the endpoint was dropped";
-	row = fetch_row(0);
-	s->target.url = row_text(row, COL_URL);
-	s->config.format = outbox_endpoint_format(row_text(row, COL_FORMAT));
-	if (!row.nulls[COL_HEADERS])
-		s->config.nheaders = outbox_endpoint_headers(DatumGetJsonbP(
-														 row.values[COL_HEADERS]),
-													 OUTBOX_LEFT_OUT,
-													 &s->config.header_names,
-													 &s->config.header_values);
-	s->target.config = outbox_options_read(row.nulls[COL_CONFIG] ?
-											   NULL :
-											   DatumGetJsonbP(row.values[COL_CONFIG]),
-										   &s->target.nconfig, NULL);
-	if (!row.nulls[COL_CREDENTIALS])
-		name_credentials(&s->target, DatumGetArrayTypeP(row.values[COL_CREDENTIALS]));
-	s->batch_size = row_int4(row, COL_BATCH_SIZE);
-	s->config.nkeys = DatumGetBool(row.values[COL_ROTATES]) ? 2 : 1;
+	outbox_read_row(0, into_text(&s->target.url), into_text(&format),
+					into_varlena(JSONBOID, &headers), into_varlena(JSONBOID, &config),
+					into_varlena(TEXTARRAYOID, &credentials), into_int4(&s->batch_size),
+					into_bool(&rotates));
+	s->config.format = outbox_endpoint_format(format);
+	if (headers)
+		s->config.nheaders = outbox_endpoint_headers(
+			headers, OUTBOX_LEFT_OUT, &s->config.header_names, &s->config.header_values);
+	s->target.config = outbox_options_read(config, &s->target.nconfig, NULL);
+	if (credentials)
+	{
+		names = outbox_text_array(credentials, &s->target.ncredentials);
+		s->target.credentials = palloc0(sizeof(OutboxOption) *
+										Max(s->target.ncredentials, 1));
+		for (int i = 0; i < s->target.ncredentials; i++)
+			s->target.credentials[i].name = names[i];
+	}
+	s->config.nkeys = rotates ? 2 : 1;
 	s->config.keys = palloc0(sizeof(OutboxKey) * 2);
 	s->config.keys[0].len = s->config.keys[1].len = OUTBOX_KEY_HIDDEN;
 	s->config.shape = outbox_options_take_shape(s->target.config, &s->target.nconfig,

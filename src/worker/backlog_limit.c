@@ -167,17 +167,13 @@ choose(int64 left, double allowed)
 static void
 look(void)
 {
-	OutboxColumns row;
-	int64		  bytes;
-	int64		  max_seq;
-	int64		  nevents;
-	double		  allowed = (double) outbox_max_backlog_size * 1024 * 1024;
+	int64  bytes, max_seq, min_seq;
+	int64  nevents;
+	double allowed = (double) outbox_max_backlog_size * 1024 * 1024;
 
 	outbox_query("SELECT bytes, max_seq, min_seq FROM outbox.log_size");
-	row = fetch_row(0);
-	bytes = row_int8(row, 0);
-	max_seq = row_int8(row, 1);
-	nevents = row.nulls[2] ? 0 : max_seq - row_int8(row, 2) + 1;
+	outbox_read_row(0, into_int8(&bytes), into_int8(&max_seq), into_int8(&min_seq));
+	nevents = min_seq == 0 ? 0 : max_seq - min_seq + 1;
 	limit_cut = allowed < 0 || bytes <= allowed ?
 		0 :
 		max_seq - (int64) (allowed / bytes * nevents);

@@ -78,8 +78,9 @@ outbox_changes_find(const char *seen, bool (*known)(int32 id), List **ids, List 
 							MCXT_ALLOC_HUGE);
 	for (uint64 i = 0; i < changed; i++)
 	{
-		int32 id = row_int4(fetch_row(i), 0);
+		int32 id;
 
+		outbox_read_row(i, into_int4(&id));
 		if (id == 0)
 			return false;
 		found[n++] = (Found){id, known(id)};

@@ -165,8 +165,11 @@ run(SPIPlanPtr *plan, const char *sql, const OutboxForget *f, OutboxArg subject)
 static int64
 count_of(SPIPlanPtr *plan, const char *sql, const OutboxForget *f, OutboxArg seqs)
 {
+	int64 n;
+
 	run(plan, sql, f, seqs);
-	return row_int8(fetch_row(0), 0);
+	outbox_read_row(0, into_int8(&n));
+	return n;
 }
 
 /* A row of another log is not sent, and is nobody's new event. */
@@ -258,7 +261,7 @@ slice_of_events(const OutboxForget *f, Removed *r)
 		f, arg_int8(pass.seq));
 	n = (int) SPI_processed;
 	for (int i = 0; i < n; i++)
-		seqs[i] = row_int8(fetch_row(i), 0);
+		outbox_read_row(i, into_int8(&seqs[i]));
 	for (int i = 0; i < n; i += m)
 	{
 		TimestampTz from = GetCurrentTimestamp();
@@ -284,7 +287,7 @@ static bool
 slice_of_scheduled(const OutboxForget *f, Removed *r)
 {
 	static SPIPlanPtr plan;
-	OutboxColumns	  row;
+	int64			  gone, due, found, keys;
 
 	run(&plan,
 		"WITH slice AS MATERIALIZED (SELECT e.id, e.topic, e.dedup_key, e.key, e.tenant, e.epoch, e.xid"
@@ -312,17 +315,15 @@ slice_of_scheduled(const OutboxForget *f, Removed *r)
 						" WHERE s.id = d.id RETURNING 1)"
 						" SELECT (SELECT pg_catalog.count(*) FROM gone),"
 						" (SELECT pg_catalog.count(*) FROM due), (SELECT pg_catalog.count(*) FROM slice),"
-						" (SELECT s.id FROM slice s ORDER BY s.id DESC LIMIT 1),"
-						" (SELECT pg_catalog.count(*) FROM unique_again)",
+						" (SELECT pg_catalog.count(*) FROM unique_again),"
+						" (SELECT s.id FROM slice s ORDER BY s.id DESC LIMIT 1)",
 		f, arg_datum(UUIDOID, UUIDPGetDatum(&pass.scheduled)));
-	row = fetch_row(0);
-	r->scheduled += row_int8(row, 0);
-	r->dedup_keys += row_int8(row, 4);
-	pass.changed = pass.changed || row_int8(row, 1) > 0;
-	if (row_int8(row, 2) < SLICE_ROWS)
-		return true;
-	pass.scheduled = *DatumGetUUIDP(row.values[3]);
-	return false;
+	outbox_read_row(0, into_int8(&gone), into_int8(&due), into_int8(&found),
+					into_int8(&keys), into_uuid(&pass.scheduled));
+	r->scheduled += gone;
+	r->dedup_keys += keys;
+	pass.changed = pass.changed || due > 0;
+	return found < SLICE_ROWS;
 }
 
 /*
@@ -334,7 +335,8 @@ static bool
 slice_of_dedup(const OutboxForget *f, Removed *r)
 {
 	static SPIPlanPtr plan;
-	OutboxColumns	  row;
+	int64			  gone, due, found;
+	char			 *topic, *key, *tenant;
 
 	outbox_plan_run(
 		&plan,
@@ -367,14 +369,15 @@ slice_of_dedup(const OutboxForget *f, Removed *r)
 						" LIMIT 1) l ON true",
 		arg_text(f->tenant), arg_text(pass.topic), arg_text(pass.dedup_key),
 		arg_text(pass.tenant), arg_int8(f->id), arg_bool(f->key != NULL));
-	row = fetch_row(0);
-	r->dedup_keys += row_int8(row, 0);
-	pass.changed = pass.changed || row_int8(row, 1) > 0;
-	if (row_int8(row, 2) < SLICE_ROWS)
+	outbox_read_row(0, into_int8(&gone), into_int8(&due), into_int8(&found),
+					into_text(&topic), into_text(&key), into_text(&tenant));
+	r->dedup_keys += gone;
+	pass.changed = pass.changed || due > 0;
+	if (found < SLICE_ROWS)
 		return true;
-	strlcpy(pass.topic, row_text(row, 3), sizeof(pass.topic));
-	strlcpy(pass.dedup_key, row_text(row, 4), sizeof(pass.dedup_key));
-	strlcpy(pass.tenant, row_text(row, 5), sizeof(pass.tenant));
+	strlcpy(pass.topic, topic, sizeof(pass.topic));
+	strlcpy(pass.dedup_key, key, sizeof(pass.dedup_key));
+	strlcpy(pass.tenant, tenant, sizeof(pass.tenant));
 	return false;
 }
 

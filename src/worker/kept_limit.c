@@ -129,8 +129,7 @@ numbers_of(const Candidates *c)
 
 	for (int i = 0; i < c->n; i++)
 		ids[i] = Int32GetDatum(c->endpoints[i]->id);
-	return PointerGetDatum(
-		construct_array(ids, c->n, INT4OID, sizeof(int32), true, TYPALIGN_INT));
+	return outbox_array(ids, c->n, INT4OID);
 }
 
 /* True if the last command for one of these endpoints is not carried out yet. */
@@ -171,10 +170,10 @@ read_oldest(Datum ids, Datum from, int each, const Excess *excess)
 }
 
 static bool
-is_excess(const Candidates *c, OutboxColumns row, const Excess *excess)
+is_excess(const Candidates *c, TimestampTz created, const Excess *excess)
 {
 	return c->nrows < excess->rows || c->bytes < excess->bytes ||
-		(excess->old != DT_NOBEGIN && row_time(row, 2, DT_NOEND) < excess->old);
+		(excess->old != DT_NOBEGIN && created != 0 && created < excess->old);
 }
 
 /*
@@ -192,20 +191,23 @@ choose_rows(Candidates *c, const Excess *excess, int each, Datum *seqs)
 
 	while (c->nrows < found)
 	{
-		OutboxColumns row = fetch_row(c->nrows);
-		int			  i = (int) row_int8(row, 0) - 1;
+		int64		i;
+		int64		seq;
+		TimestampTz created;
+		int32		bytes;
 
-		if (c->nrows == AT_ONCE || !is_excess(c, row, excess))
+		outbox_read_row(c->nrows, into_int8(&i), into_int8(&seq), into_time(&created),
+						into_int4(&bytes));
+		if (c->nrows == AT_ONCE || !is_excess(c, created, excess))
 			break;
-		c->bytes += row_int8(row, 3);
-		ids[c->nrows] = Int32GetDatum(c->endpoints[i]->id);
-		numbers[c->nrows++] = c->upto[i] = row_int8(row, 1);
-		if (++taken[i] == each)
+		c->bytes += bytes;
+		ids[c->nrows] = Int32GetDatum(c->endpoints[i - 1]->id);
+		numbers[c->nrows++] = c->upto[i - 1] = seq;
+		if (++taken[i - 1] == each)
 			break;
 	}
 	*seqs = outbox_int8_array(numbers, c->nrows);
-	return PointerGetDatum(
-		construct_array(ids, c->nrows, INT4OID, sizeof(int32), true, TYPALIGN_INT));
+	return outbox_array(ids, c->nrows, INT4OID);
 }
 
 static void

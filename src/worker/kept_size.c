@@ -88,10 +88,7 @@ read_sizes(OutboxEndpoint **endpoints, int n)
 					" (SELECT k.seq, k.event_id FROM outbox.parked k"
 					" WHERE k.endpoint_id = i.id AND k.seq > i.seq"
 					" AND k.status <> 'cancelled' ORDER BY k.seq LIMIT $3) p LIMIT $3",
-					arg_datum(INT4ARRAYOID,
-							  PointerGetDatum(construct_array(ids, n, INT4OID,
-															  sizeof(int32), true,
-															  TYPALIGN_INT))),
+					arg_datum(INT4ARRAYOID, outbox_array(ids, n, INT4OID)),
 					arg_int8s(from, n), arg_int8(SLICE_ROWS));
 }
 
@@ -108,11 +105,15 @@ outbox_kept_size_read(OutboxTenant *t, OutboxEndpoint **endpoints, int n)
 	read_sizes(endpoints, n);
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
-		OutboxColumns	row = fetch_row(i);
-		OutboxEndpoint *ep = endpoints[row_int8(row, 0) - 1];
+		OutboxParkedRows *table;
+		int64			  e;
+		int64			  seq;
+		int32			  bytes;
 
-		ep->table->sized = Max(ep->table->sized, row_int8(row, 1));
-		kept->bytes += row_int8(row, 2);
+		outbox_read_row(i, into_int8(&e), into_int8(&seq), into_int4(&bytes));
+		table = endpoints[e - 1]->table;
+		table->sized = Max(table->sized, seq);
+		kept->bytes += bytes;
 		kept->sized++;
 	}
 	kept->complete = SPI_processed < SLICE_ROWS;

@@ -179,6 +179,8 @@ outbox_leftovers_may_load(int32 id, int64 generation, const OutboxTick *start)
 static int64
 slice_of_dropped(const Leftover *l, int64 *from)
 {
+	int64 n;
+
 	if (l->from == PG_INT64_MIN)
 	{
 		outbox_query("DELETE FROM outbox.subscriptions p"
@@ -196,8 +198,8 @@ slice_of_dropped(const Leftover *l, int64 *from)
 					   " AND p.seq = c.seq AND" ORPHAN ")"
 					   " SELECT pg_catalog.count(*), pg_catalog.max(c.seq) FROM slice c",
 				 arg_int4(l->id), arg_int8(l->from), arg_int8(SLICE_ROWS));
-	*from = row_int8(fetch_row(0), 1);
-	return row_int8(fetch_row(0), 0);
+	outbox_read_row(0, into_int8(&n), into_int8(from));
+	return n;
 }
 
 /*
@@ -209,6 +211,8 @@ static int32
 search(List **found)
 {
 	uint64 n;
+	int32  id = 0;
+	bool   orphan;
 
 	if (searched == PG_INT32_MIN)
 	{
@@ -229,9 +233,12 @@ search(List **found)
 		arg_int4(searched), arg_int4(SEARCH_ENDPOINTS));
 #undef NEXT
 	for (uint64 i = 0; i < n; i++)
-		if (DatumGetBool(fetch_row(i).values[1]))
-			*found = lappend_int(*found, row_int4(fetch_row(i), 0));
-	return n < SEARCH_ENDPOINTS ? 0 : row_int4(fetch_row(n - 1), 0);
+	{
+		outbox_read_row(i, into_int4(&id), into_bool(&orphan));
+		if (orphan)
+			*found = lappend_int(*found, id);
+	}
+	return n < SEARCH_ENDPOINTS ? 0 : id;
 }
 
 /*
@@ -385,6 +392,7 @@ outbox_leftovers_run_dropped(void *arg)
 static bool
 slice_of_moved(const Leftover *l, int64 *from, bool *valid)
 {
+	int64 n;
 
 #define VALID \
 	" EXISTS (SELECT 1 FROM outbox.endpoint_settings s" \
@@ -404,9 +412,8 @@ slice_of_moved(const Leftover *l, int64 *from, bool *valid)
 				 arg_int4(l->id), arg_int8(l->from), arg_int8(SLICE_ROWS),
 				 arg_text(l->start), arg_int8(l->generation));
 #undef VALID
-	*from = row_int8(fetch_row(0), 1);
-	*valid = DatumGetBool(fetch_row(0).values[2]);
-	return row_int8(fetch_row(0), 0) < SLICE_ROWS;
+	outbox_read_row(0, into_int8(&n), into_int8(from), into_bool(valid));
+	return n < SLICE_ROWS;
 }
 
 /* The worker that such an endpoint goes to begins anew with its rows, before it loads it. */

@@ -61,9 +61,8 @@ typedef struct Command
 	char		   *status; /* NULL: no row in outbox.parked */
 	char		   *key;
 	bool			blocked; /* true if it is dead in a way that can block its key */
-	bool			known;	 /* true if the event was found */
 	bool			overruled;
-	uint64			xid;
+	uint64			xid; /* of the event (0: it was not found) */
 	TimestampTz		due;   /* next_attempt_at of a row that says 'retrying' */
 	ItemPointerData place; /* of the command */
 	TransactionId	asked_by;
@@ -115,7 +114,7 @@ cancel(Command *c)
 
 	c->effect = end_of(c);
 	c->changes = c->effect != EFFECT_NONE;
-	if (c->status == NULL && c->known && !outbox_cursor_covers(frontier, c->xid, c->seq))
+	if (c->status == NULL && c->xid != 0 && !outbox_cursor_covers(frontier, c->xid, c->seq))
 		c->effect = EFFECT_SKIP;
 	if (c->effect != EFFECT_NONE)
 		c->counts = OUTBOX_COUNT_CANCELLED; /* else it is being delivered, or has been */
@@ -149,7 +148,7 @@ forget(Command *c)
 static void
 resend(Command *c)
 {
-	if (c->status != NULL || !c->known ||
+	if (c->status != NULL || c->xid == 0 ||
 		!outbox_cursor_covers(outbox_window_frontier(c->ep, &outbox_loop.head), c->xid,
 							  c->seq) ||
 		outbox_operator_in_memory(c->ep, c->seq, c->key))
@@ -209,10 +208,7 @@ static void
 run_on_rows(const char *sql, Datum *rows, int n)
 {
 	outbox_query(sql,
-				 arg_datum(TIDARRAYOID,
-						   PointerGetDatum(construct_array(rows, n, TIDOID,
-														   sizeof(ItemPointerData), false,
-														   TYPALIGN_SHORT))));
+				 arg_datum(TIDARRAYOID, outbox_array(rows, n, TIDOID)));
 }
 
 /*
@@ -287,7 +283,7 @@ find_retry(void)
 	if (outbox_query("SELECT retry_at FROM outbox.commands"
 					 " WHERE retry_at > $1 ORDER BY retry_at LIMIT 1",
 					 arg_time(outbox_command_pass_begun())) > 0)
-		retry_at = row_time(fetch_row(0), 0, DT_NOEND);
+		outbox_read_row(0, into_time(&retry_at));
 }
 
 void
@@ -382,28 +378,6 @@ take_effect(Command *c)
 	outbox_busy_add(c->ep);
 }
 
-/* clang-format off */
-#define COLUMNS(first, next) \
-	first(COL_ID, "c.command_id") \
-	next(COL_ENDPOINT_ID, "c.endpoint_id") \
-	next(COL_SEQ, "c.seq") \
-	next(COL_ACTION, "c.action") \
-	next(COL_STATUS, "k.status") \
-	next(COL_KEY, "COALESCE(k.key, e.key)") \
-	next(COL_XID, "e.xid") \
-	next(COL_REASON, "k.reason") \
-	next(COL_DUE, "k.next_attempt_at") \
-	next(COL_PLACE, "c.place") \
-	next(COL_ASKED_BY, "c.asked_by") \
-	next(COL_ROW, "k.row") \
-	next(COL_OVERRULED, "o.overruled")
-/* clang-format on */
-
-enum
-{
-	OUTBOX_COLUMN_NUMBERS(COLUMNS)
-};
-
 /* The actions that operators ask for a delivery that waits or is dead. */
 #define ASKED "IN ('retry', 'discard', 'cancel')"
 
@@ -420,56 +394,47 @@ read_commands(Command *commands)
 	int				   n;
 
 	n = (int) outbox_query(
-		OUTBOX_SELECT(
-			COLUMNS) " FROM (SELECT ctid AS place, xmin AS asked_by, * FROM outbox.commands m"
-					 " WHERE " OUTBOX_SHARE_OF_ENDPOINT " = ANY ($1)"
-					 " AND ROW(endpoint_id, command_id) > ROW($2, $3) AND endpoint_id <= $4"
-					 " AND (retry_at IS NULL OR retry_at <= pg_catalog.now())"
-					 " AND (SELECT w.seq FROM outbox.commands w"
-					 " WHERE w.endpoint_id = m.endpoint_id AND w.seq = m.seq"
-					 " AND w.command_id < m.command_id"
-					 " AND w.retry_at > pg_catalog.now() LIMIT 1) IS NULL"
-					 " ORDER BY endpoint_id, command_id LIMIT " CppAsString2(
-						 BATCH) ") c"
-								" LEFT JOIN LATERAL (SELECT p.ctid AS row, * FROM outbox.parked p"
-								" WHERE p.endpoint_id = c.endpoint_id"
-								" AND p.seq = c.seq LIMIT 1) k ON true"
-								" LEFT JOIN LATERAL (SELECT outbox.order_key(a.tenant, a.key) AS key, a.xid FROM outbox.all_events a"
-								" WHERE a.seq = c.seq AND k.seq IS NULL LIMIT 1) e ON true"
-								" LEFT JOIN LATERAL (SELECT true AS overruled FROM outbox.commands w"
-								" WHERE w.seq = c.seq AND w.endpoint_id + 0 = c.endpoint_id"
-								" AND w.command_id + 0 > c.command_id AND w.action " ASKED
-								" AND c.action " ASKED
-								" AND w.action <> c.action LIMIT 1) o ON true"
-								" ORDER BY c.endpoint_id, c.command_id",
+		"SELECT c.command_id, c.endpoint_id, c.seq, c.action, k.status,"
+		" COALESCE(k.key, e.key), e.xid, k.reason, k.next_attempt_at, c.place,"
+		" c.asked_by, k.row, o.overruled"
+		" FROM (SELECT ctid AS place, xmin AS asked_by, * FROM outbox.commands m"
+		" WHERE " OUTBOX_SHARE_OF_ENDPOINT " = ANY ($1)"
+		" AND ROW(endpoint_id, command_id) > ROW($2, $3) AND endpoint_id <= $4"
+		" AND (retry_at IS NULL OR retry_at <= pg_catalog.now())"
+		" AND (SELECT w.seq FROM outbox.commands w"
+		" WHERE w.endpoint_id = m.endpoint_id AND w.seq = m.seq"
+		" AND w.command_id < m.command_id"
+		" AND w.retry_at > pg_catalog.now() LIMIT 1) IS NULL"
+		" ORDER BY endpoint_id, command_id LIMIT " CppAsString2(BATCH) ") c"
+		" LEFT JOIN LATERAL (SELECT p.ctid AS row, * FROM outbox.parked p"
+		" WHERE p.endpoint_id = c.endpoint_id"
+		" AND p.seq = c.seq LIMIT 1) k ON true"
+		" LEFT JOIN LATERAL (SELECT outbox.order_key(a.tenant, a.key) AS key, a.xid"
+		" FROM outbox.all_events a"
+		" WHERE a.seq = c.seq AND k.seq IS NULL LIMIT 1) e ON true"
+		" LEFT JOIN LATERAL (SELECT true AS overruled FROM outbox.commands w"
+		" WHERE w.seq = c.seq AND w.endpoint_id + 0 = c.endpoint_id"
+		" AND w.command_id + 0 > c.command_id AND w.action " ASKED
+		" AND c.action " ASKED
+		" AND w.action <> c.action LIMIT 1) o ON true"
+		" ORDER BY c.endpoint_id, c.command_id",
 		arg_datum(INT4ARRAYOID, outbox_shares_array()), arg_int4(place.endpoint_id),
 		arg_int8(place.passed), arg_int4(place.upto));
 	for (int i = 0; i < n; i++)
 	{
-		OutboxColumns row = fetch_row(i);
-		Command		 *c = &commands[i];
+		Command *c = &commands[i];
+		char	*reason;
 
 		memset(c, 0, sizeof(*c));
-		c->id = row_int8(row, COL_ID);
-		c->endpoint_id = row_int4(row, COL_ENDPOINT_ID);
+		outbox_read_row(i, into_int8(&c->id), into_int4(&c->endpoint_id),
+						into_int8(&c->seq), into_text(&c->action), into_text(&c->status),
+						into_text(&c->key), into_xid8(&c->xid), into_text(&reason),
+						into_time(&c->due), into_tid(&c->place), into_xid(&c->asked_by),
+						into_tid(&c->row), into_bool(&c->overruled));
 		c->ep = outbox_loop_find(c->endpoint_id);
 		if (c->ep)
 			outbox_busy_add(c->ep);
-		c->seq = row_int8(row, COL_SEQ);
-		c->action = row_text(row, COL_ACTION);
-		c->status = row_text(row, COL_STATUS);
-		c->key = row_text(row, COL_KEY);
-		c->blocked = outbox_outcome_reason_blocks(row_text(row, COL_REASON));
-		c->due = row_time(row, COL_DUE, 0);
-		c->place = *(ItemPointer) DatumGetPointer(row.values[COL_PLACE]);
-		c->asked_by = DatumGetTransactionId(row.values[COL_ASKED_BY]);
-		if (!row.nulls[COL_ROW])
-			c->row = *(ItemPointer) DatumGetPointer(row.values[COL_ROW]);
-		c->overruled = !row.nulls[COL_OVERRULED];
-		c->known = !row.nulls[COL_XID];
-		if (c->known)
-			c->xid = U64FromFullTransactionId(
-				DatumGetFullTransactionId(row.values[COL_XID]));
+		c->blocked = outbox_outcome_reason_blocks(reason);
 	}
 	return n;
 }

@@ -141,7 +141,7 @@ load_endpoint(const OutboxEndpointRow *s)
 	ep->status.stuck_until = outbox_step_stuck_until(ep->id,
 													 outbox_tenant_number(ep->tenant),
 													 &ep->status.state_since);
-	if (p.backing_off)
+	if (p.probes >= 0)
 		outbox_pace_reopen(&ep->pace, p.probes);
 	ep->tally->delivered = p.delivered;
 	ep->tally->failed_attempts = p.failed_attempts;
@@ -457,7 +457,7 @@ id_array(const List *ids)
 
 	foreach (cell, ids)
 		values[n++] = Int32GetDatum(lfirst_int(cell));
-	return construct_array(values, n, INT4OID, 4, true, TYPALIGN_INT);
+	return DatumGetArrayTypeP(outbox_array(values, n, INT4OID));
 }
 
 /* 'tidy' is for endpoints that were dropped while no worker had them. */
@@ -472,6 +472,7 @@ outbox_reload(bool tidy)
 	MemoryContext old;
 	char		 *snapshot;
 	uint64		  seen;
+	int64		  nendpoints;
 
 	outbox_txn_begin_step();
 	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_KEPT_EVENTS);
@@ -484,15 +485,18 @@ outbox_reload(bool tidy)
 	memset(r, 0, sizeof(Reload));
 	outbox_query("SELECT pg_catalog.pg_current_snapshot()::pg_catalog.text,"
 				 " pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())");
-	snapshot = MemoryContextStrdup(caller, row_text(fetch_row(0), 0));
-	seen = U64FromFullTransactionId(DatumGetFullTransactionId(fetch_row(0).values[1]));
+	outbox_read_row(0, into_text(&snapshot), into_xid8(&seen));
+	snapshot = MemoryContextStrdup(caller, snapshot);
 	r->all = all || !outbox_changes_find(changes_seen, is_weighed, &r->ids, &r->left);
 	outbox_others_begin(r->all);
 	begin_reload(r);
+	nendpoints = outbox_loop.roster.n + outbox_others_count();
 	if (r->all)
+	{
 		outbox_query("SELECT pg_catalog.count(*) FROM outbox.endpoint_settings");
-	outbox_parked_share_room(r->all ? row_int8(fetch_row(0), 0) :
-									  outbox_loop.roster.n + outbox_others_count());
+		outbox_read_row(0, into_int8(&nendpoints));
+	}
+	outbox_parked_share_room(nendpoints);
 	if (outbox_endpoint_settings_read(r->all ? NULL : id_array(r->ids), apply_settings,
 									  r))
 		outbox_leftovers_secret();
@@ -585,10 +589,14 @@ outbox_reload_put_off(void)
 					all));
 	for (uint64 i = 0; i < n; i++)
 	{
-		OutboxColumns	row = fetch_row(i);
-		OutboxEndpoint *ep = outbox_loop_find(row_int4(row, 0));
+		OutboxEndpoint *ep;
+		int32			id;
+		TransactionId	settings, secrets;
 
-		if (ep && ep->config.row_version != outbox_endpoint_row_version(row, 1))
+		outbox_read_row(i, into_int4(&id), into_xid(&settings), into_xid(&secrets));
+		ep = outbox_loop_find(id);
+		if (ep &&
+			ep->config.row_version != outbox_endpoint_row_version(settings, secrets))
 			put_off(ep);
 	}
 	return true;

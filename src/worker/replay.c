@@ -109,10 +109,7 @@ read_replays(void)
 	nreplays = (int) n;
 	outbox_memory_account(&replays_account, sizeof(Replay) * n);
 	for (int i = 0; i < nreplays; i++)
-	{
-		replays[i].id = row_int8(fetch_row(i), 0);
-		replays[i].endpoint_id = row_int4(fetch_row(i), 1);
-	}
+		outbox_read_row(i, into_int8(&replays[i].id), into_int4(&replays[i].endpoint_id));
 	outbox_loop.replays_changed = false;
 }
 
@@ -203,11 +200,13 @@ park_page(ReplayPage *page)
 				 arg_int4(page->ep->id), arg_int8s(page->seqs, page->n));
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
-		OutboxColumns row = fetch_row(i);
+		int64		seq;
+		char	   *key;
+		TimestampTz due;
 
-		outbox_parking_count_row(page->ep, row_int8(row, 0), OUTBOX_ROW_RETRYING, 1);
-		outbox_retries_add_parked(page->ep, row_int8(row, 0), row_time(row, 2, 0),
-								  row_text(row, 1), 0);
+		outbox_read_row(i, into_int8(&seq), into_text(&key), into_time(&due));
+		outbox_parking_count_row(page->ep, seq, OUTBOX_ROW_RETRYING, 1);
+		outbox_retries_add_parked(page->ep, seq, due, key, 0);
 	}
 	outbox_kept_add(page->seqs, page->n);
 	return page->n - dead;
@@ -237,8 +236,11 @@ store_progress(int64 id, const ReplayPage *page, int64 events)
 static bool
 read_place(int64 id, ReplayPage *page)
 {
-	OutboxColumns row;
-	OutboxTick	 *read;
+	ArrayType  *topics;
+	char	   *snapshot, *target;
+	int64		seq_low, last_seq, seq_high;
+	bool		reading;
+	OutboxTick *read;
 
 	if (outbox_query("SELECT from_time, to_time, topics, read::pg_catalog.text,"
 					 " read_seq_low, last_seq, target::pg_catalog.text, target_seq_high,"
@@ -246,26 +248,15 @@ read_place(int64 id, ReplayPage *page)
 					 " FROM outbox.replays WHERE replay_id = $1 AND finished_at IS NULL",
 					 arg_int8(id)) == 0)
 		return false;
-	row = fetch_row(0);
-	page->from_time = row_time(row, 0, 0);
-	page->to_time = row_time(row, 1, 0);
-	if (!row.nulls[2])
-	{
-		Datum *elems;
-
-		deconstruct_array(DatumGetArrayTypeP(row.values[2]), TEXTOID, -1, false,
-						  TYPALIGN_INT, &elems, NULL, &page->npatterns);
-		page->patterns = palloc(sizeof(char *) * Max(page->npatterns, 1));
-		for (int k = 0; k < page->npatterns; k++)
-			page->patterns[k] = TextDatumGetCString(elems[k]);
-	}
-	read = outbox_tick_make(0, page->from_time, row_int8(row, 4), row_int8(row, 4),
-							row_text(row, 3));
-	page->target = outbox_tick_make(0, page->to_time, row_int8(row, 4), row_int8(row, 7),
-									row_text(row, 6));
-	outbox_cursor_set(&page->cursor, read,
-					  DatumGetBool(row.values[8]) ? page->target : NULL,
-					  row_int8(row, 5));
+	outbox_read_row(0, into_time(&page->from_time), into_time(&page->to_time),
+					into_varlena(TEXTARRAYOID, &topics), into_text(&snapshot),
+					into_int8(&seq_low), into_int8(&last_seq), into_text(&target),
+					into_int8(&seq_high), into_bool(&reading));
+	if (topics)
+		page->patterns = outbox_text_array(topics, &page->npatterns);
+	read = outbox_tick_make(0, page->from_time, seq_low, seq_low, snapshot);
+	page->target = outbox_tick_make(0, page->to_time, seq_low, seq_high, target);
+	outbox_cursor_set(&page->cursor, read, reading ? page->target : NULL, last_seq);
 	outbox_tick_unref(read);
 	return true;
 }
