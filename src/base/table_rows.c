@@ -53,9 +53,9 @@ Datum
 outbox_array(const Datum *elems, int n, Oid type)
 {
 	int	 len = type == INT4OID ? 4 :
-		type == INT8OID		   ? 8 :
-		type == UUIDOID		   ? UUID_LEN :
-		type == TIDOID		   ? (int) sizeof(ItemPointerData) :
+		 type == INT8OID	   ? 8 :
+		 type == UUIDOID	   ? UUID_LEN :
+		 type == TIDOID		   ? (int) sizeof(ItemPointerData) :
 								 -1;
 	char align = type == INT8OID ? TYPALIGN_DOUBLE :
 		type == UUIDOID			 ? TYPALIGN_CHAR :
@@ -326,9 +326,9 @@ outbox_append_rows(Oid table, const OutboxRows *rows)
 		size_t first = (size_t) i * desc->natts;
 
 		slots[i] = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
-		ExecStoreHeapTuple(
-			heap_form_tuple(desc, rows->values + first, rows->nulls + first), slots[i],
-			true);
+		ExecStoreHeapTuple(heap_form_tuple(desc, rows->values + first,
+										   rows->nulls + first),
+						   slots[i], true);
 		slots[i]->tts_tableOid = table;
 	}
 	if (with_triggers)

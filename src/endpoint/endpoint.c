@@ -43,9 +43,9 @@ static OutboxEndpoint *without_room; /* sends such a payload, or has (NULL: none
 
 /* Constant, so that writing to it ends the process. */
 static const OutboxWork none = {
-	.feed = {.attached = true, .counted = true, .cancelled_upto = PG_INT64_MIN},
-	.queue = {.lanes_all = true, .retries_all = true},
-	.table = {.rows_counted = true},
+	.feed = {.cancelled_upto = PG_INT64_MIN},
+	.queue = {.lanes_all = true, .retries_due = DT_NOEND},
+	.table = {.rows_upto = PG_INT64_MAX},
 };
 
 const OutboxEndpointLink outbox_no_link = {.state = OUTBOX_LINK_UP, .look_at = DT_NOEND};
@@ -106,7 +106,7 @@ has_parked(const OutboxEndpoint *ep)
 	for (int i = 0; i < OUTBOX_ROW_STATUSES; i++)
 		if (ep->table->rows[i] != 0)
 			return true;
-	return !ep->table->rows_counted || ep->table->sweep_key != NULL ||
+	return !outbox_has_all_rows(ep) || ep->table->sweep_key != NULL ||
 		ep->table->unblocking || ep->feed->cancelled_upto != PG_INT64_MIN;
 }
 
@@ -115,11 +115,11 @@ outbox_endpoint_may_rest(const OutboxEndpoint *ep)
 {
 	const OutboxQueue *q = ep->queue;
 
-	return ep->feed->attached && ep->feed->counted && ep->feed->backlog == 0 &&
+	return outbox_is_attached(ep) && outbox_is_counted(ep) && ep->feed->backlog == 0 &&
 		ep->feed->window == NULL && !ep->feed->drop_window && q->nheld == 0 &&
 		q->nready == 0 && q->nin_flight == 0 && q->nwaiting == 0 && q->nsettling == 0 &&
-		q->nretries == 0 && q->nretries_loading == 0 && q->retries_all && q->lanes_all &&
-		outbox_lanes_count(ep) == 0 && !has_parked(ep) &&
+		q->nretries == 0 && q->nretries_loading == 0 && outbox_has_all_retries(ep) &&
+		q->lanes_all && outbox_lanes_count(ep) == 0 && !has_parked(ep) &&
 		(ep->proof == NULL || ep->proof->challenge == OUTBOX_CHALLENGE_NONE);
 }
 
@@ -151,7 +151,6 @@ outbox_endpoint_wake(OutboxEndpoint *ep)
 		return;
 	make_work(ep);
 	outbox_memory_taken(WORK_BYTES);
-	ep->feed->attached = ep->feed->counted = true;
 	outbox_endpoint_nothing_parked(ep);
 }
 
@@ -159,8 +158,9 @@ void
 outbox_endpoint_nothing_parked(OutboxEndpoint *ep)
 {
 	ep->feed->cancelled_upto = PG_INT64_MIN;
-	ep->queue->lanes_all = ep->queue->retries_all = true;
-	ep->table->rows_counted = true;
+	ep->queue->lanes_all = true;
+	ep->queue->retries_due = DT_NOEND;
+	ep->table->rows_upto = PG_INT64_MAX;
 }
 
 void

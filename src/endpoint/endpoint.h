@@ -282,17 +282,14 @@ typedef struct OutboxEndpointLink
  */
 typedef struct OutboxFeed
 {
-	bool			   attached; /* true if it reads with the head of the log, false if
-								  * from 'cursor' */
-	OutboxCursor	   cursor;
+	OutboxCursor	   cursor; /* 'read' NULL: it is attached, and reads with the head */
 	OutboxCursor	   frontier;	  /* every event up to here is done, parked, ready, in
 									   * flight or waiting */
 	OutboxCursor	   own;			  /* the ticks between which the endpoint itself has
 									   * read the window's part of 'reading', if its pages
 									   * have another 'read' (read NULL: none) */
-	bool			   counted;		  /* true if 'backlog' goes up to the head of the
-									   * log */
-	OutboxCursor	   counter;		  /* else it goes up to here */
+	OutboxCursor	   counter;		  /* 'backlog' goes up to here ('read' NULL: to the
+									   * head) */
 	int64			   backlog;		  /* Number of matching events beyond the frontier, as
 									   * far as they were counted.  It includes the window
 									   * and leaves out events that will not be sent. */
@@ -346,10 +343,9 @@ typedef struct OutboxQueue
 										  * loaded */
 	int64			   nretries;		 /* in the heap */
 	int64			   nretries_loading; /* off the heap, while their rows are read */
-	bool			   retries_all;		 /* true if the heap has all that wait, false if
-										  * it has them up to the place below */
-	TimestampTz		   retries_due;		 /* due time */
-	int64			   retries_seq;		 /* seq, where due times are equal */
+	TimestampTz		   retries_due;		 /* up to which the heap has all that wait
+										  * (DT_NOEND: all) ... */
+	int64			   retries_seq;		 /* ... and seq, where due times are equal */
 	TimestampTz		   met_at;
 } OutboxQueue;
 
@@ -360,9 +356,7 @@ typedef struct OutboxQueue
 typedef struct OutboxParkedRows
 {
 	int64 rows[OUTBOX_ROW_STATUSES]; /* as far as they were counted */
-	bool  rows_counted;				 /* true if all were, false if only the rows up to
-									  * rows_upto were */
-	int64 rows_upto;				 /* a seq */
+	int64 rows_upto;				 /* a seq (PG_INT64_MAX: all were) */
 	char *sweep_key;				 /* The sweep for followers that nothing blocks has
 									  * examined the keys up to this one.  NULL: all of
 									  * them. */
@@ -448,11 +442,10 @@ typedef struct OutboxLists
 {
 	struct OutboxEndpoint *endpoint;
 	dlist_node			   busy_node; /* of the endpoints that each round examines */
-	bool	   touched;		/* true if it got something to do since it was last filled */
-	dlist_node open_node;	/* of those with something to settle or to publish */
-	dlist_node settle_node; /* on one of these two lists: */
-	bool	   unsettled;	/* the next settle writes it, or looks at it */
-	bool	   behind;		/* a settle writes only how far it has read, in time */
+	bool		touched;   /* true if it got something to do since it was last filled */
+	dlist_node	open_node; /* of those with something to settle or to publish */
+	dlist_node	settle_node;
+	dlist_head *settle_list; /* the list of OutboxToSettle that it is on (NULL: none) */
 	bool unpublished; /* true if something may have changed since it was published */
 	dlist_node turn_node[OUTBOX_TURNS]; /* of those that wait for their turn */
 	OutboxFlow flow;					/* waits for a slot, or has some (slots.c) */
@@ -516,6 +509,11 @@ typedef struct OutboxEndpoint
 } OutboxEndpoint;
 
 extern const OutboxEndpointLink outbox_no_link;
+
+#define outbox_is_attached(ep) ((ep)->feed->cursor.read == NULL)
+#define outbox_is_counted(ep) ((ep)->feed->counter.read == NULL)
+#define outbox_has_all_retries(ep) ((ep)->queue->retries_due == DT_NOEND)
+#define outbox_has_all_rows(ep) ((ep)->table->rows_upto == PG_INT64_MAX)
 
 /* Only a sink says by its link whether its receiver works. */
 static inline bool

@@ -138,7 +138,7 @@ fill_rows(OutboxEndpoint *ep, OutboxStats *s, bool *dying)
 		{
 			OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
 
-			if (d->parked && (ep->table->rows_counted || d->seq <= ep->table->rows_upto))
+			if (d->parked && d->seq <= ep->table->rows_upto)
 				(*(d->row_retries ? &s->waiting.retrying : &s->waiting.blocked))--;
 			if (d->state != OUTBOX_DELIVERY_SETTLING)
 				continue;
@@ -225,7 +225,7 @@ outbox_endpoint_stats_fill(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 	s->state_since = ep->status.state_since;
 	s->waiting.pending = Max(ep->feed->backlog, 0) + ep->queue->nready +
 		ep->queue->nwaiting - ep->queue->nloaded_blocked - ep->queue->nloaded_retries;
-	s->pending_exact = ep->feed->counted && ep->table->rows_counted;
+	s->pending_exact = outbox_is_counted(ep) && outbox_has_all_rows(ep);
 	fill_rows(ep, s, &dying);
 	if (is_stuck(ep, dying))
 	{
@@ -266,6 +266,6 @@ outbox_endpoint_stats_fill(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 				 refused->topic);
 	if (ep->tally->last_error)
 		strlcpy(s->last_error, ep->tally->last_error, sizeof(s->last_error));
-	if (!ep->table->rows_counted)
+	if (!outbox_has_all_rows(ep))
 		s->waiting.retrying = s->waiting.blocked = s->waiting.dead = -1;
 }

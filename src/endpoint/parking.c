@@ -64,7 +64,7 @@ outbox_parking_load_failed(OutboxEndpoint *ep, int64 seq, const char *key, bool 
 void
 outbox_parking_count_row(OutboxEndpoint *ep, int64 seq, OutboxRowStatus status, int n)
 {
-	if (ep->table->rows_counted || seq <= ep->table->rows_upto)
+	if (seq <= ep->table->rows_upto)
 		ep->table->rows[status] += n;
 }
 

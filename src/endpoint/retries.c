@@ -60,9 +60,8 @@ outbox_retries_init(OutboxEndpoint *ep)
 static bool
 is_beyond(const OutboxEndpoint *ep, TimestampTz due, int64 seq)
 {
-	return !ep->queue->retries_all &&
-		(due > ep->queue->retries_due ||
-		 (due == ep->queue->retries_due && seq > ep->queue->retries_seq));
+	return due > ep->queue->retries_due ||
+		(due == ep->queue->retries_due && seq > ep->queue->retries_seq);
 }
 
 void
@@ -287,7 +286,6 @@ outbox_retries_forget(OutboxEndpoint *ep)
 		ep->queue->retries_due = first->due;
 		ep->queue->retries_seq = first->seq - 1;
 	}
-	ep->queue->retries_all = false;
 	seqs_start_iterate(ep->queue->retry_index, &it);
 	while ((entry = seqs_iterate(ep->queue->retry_index, &it)) != NULL)
 	{

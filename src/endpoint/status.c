@@ -91,7 +91,7 @@ outbox_status_probes_new(const OutboxEndpoint *ep)
 		ep->pace.retry_at != 0 && ep->config.ordering != OUTBOX_ORDER_STRICT &&
 		!outbox_endpoint_waits_full(ep) &&
 		(ep->queue->nwaiting == 0 || !outbox_memory_is_short()) &&
-		(ep->feed->backlog > 0 || !ep->feed->counted);
+		(ep->feed->backlog > 0 || !outbox_is_counted(ep));
 }
 
 void

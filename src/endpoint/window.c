@@ -65,14 +65,14 @@ holds_little(const OutboxEndpoint *ep)
 bool
 outbox_window_wants_events(OutboxEndpoint *ep, TimestampTz now)
 {
-	if (ep->feed->attached || is_full(ep) || outbox_status_is_shut(ep, now) ||
+	if (outbox_is_attached(ep) || is_full(ep) || outbox_status_is_shut(ep, now) ||
 		ep->member.recreate || ep->member.put_off ||
 		outbox_step_held(OUTBOX_STEP_READ, ep->id))
 		return false;
 	return ep->pace.breaker != OUTBOX_BREAKER_OPEN ||
 		(ep->feed->window_count + ep->queue->nready + ep->queue->nin_flight == 0 &&
 		 (outbox_status_probes_new(ep) ||
-		  (ep->queue->retries_all &&
+		  (outbox_has_all_retries(ep) &&
 		   ep->queue->nretries + ep->queue->nretries_loading + ep->queue->nsettling ==
 			   0)));
 }
@@ -137,7 +137,7 @@ outbox_window_push(OutboxEndpoint *ep, OutboxEvent *event, OutboxFilterResult fi
 {
 	OutboxWindowEntry *entry;
 	OutboxTick		  *reading = event->page->reading;
-	OutboxTick *read = ep->feed->attached ? event->page->read : ep->feed->cursor.read;
+	OutboxTick *read = outbox_is_attached(ep) ? event->page->read : ep->feed->cursor.read;
 
 	if (is_full(ep))
 		return false;
@@ -202,7 +202,7 @@ outbox_window_frontier(OutboxEndpoint *ep, const OutboxCursor *head)
 {
 	if (ep->feed->window_count == 0)
 		outbox_cursor_copy(&ep->feed->frontier,
-						   ep->feed->attached ? head : &ep->feed->cursor);
+						   outbox_is_attached(ep) ? head : &ep->feed->cursor);
 	return &ep->feed->frontier;
 }
 
@@ -224,7 +224,6 @@ outbox_window_drop(OutboxEndpoint *ep, const OutboxCursor *head)
 		ep->feed->backlog_since = outbox_window_at(ep, 0)->event->created_at;
 	outbox_window_clear(ep);
 	outbox_window_free(ep);
-	ep->feed->attached = false;
 	outbox_cursor_copy(&ep->feed->cursor, &ep->feed->frontier);
 	ep->feed->drop_window = false;
 }
@@ -232,7 +231,6 @@ outbox_window_drop(OutboxEndpoint *ep, const OutboxCursor *head)
 void
 outbox_window_count_again(OutboxEndpoint *ep, const OutboxCursor *head)
 {
-	ep->feed->counted = false;
 	ep->feed->backlog = 0;
 	outbox_cursor_copy(&ep->feed->counter, outbox_window_frontier(ep, head));
 }

@@ -45,7 +45,7 @@ outbox_forgotten_read(void)
 		" FROM outbox.forgotten WHERE complete_at IS NULL ORDER BY forget_id");
 	clear();
 	old = MemoryContextSwitchTo(list_cxt);
-	list = palloc( sizeof(OutboxForget) * Max(n, 1));
+	list = palloc(sizeof(OutboxForget) * Max(n, 1));
 	for (uint64 i = 0; i < n; i++)
 	{
 		OutboxForget *f = &list[nlist];

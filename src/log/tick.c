@@ -244,7 +244,8 @@ outbox_tick_sees(const OutboxTick *tick, uint64 xid)
 		return true;
 	if (xid >= tick->xmax)
 		return false;
-	return bsearch(&xid, tick->xip, tick->nxip, sizeof(uint64), outbox_compare_int8) == NULL;
+	return bsearch(&xid, tick->xip, tick->nxip, sizeof(uint64), outbox_compare_int8) ==
+		NULL;
 }
 
 bool

@@ -302,7 +302,7 @@ is_plain(const Attempt *a)
 static void
 write_runs(int piece)
 {
-	Attempt  **sorted = palloc(sizeof(Attempt *) * nattempts);
+	Attempt	 **sorted = palloc(sizeof(Attempt *) * nattempts);
 	OutboxRows rows = {0};
 	int		   nsorted = 0;
 

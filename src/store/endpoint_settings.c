@@ -205,7 +205,7 @@ read_row(OutboxColumns row, OutboxApplyEndpointRow apply, void *arg)
 	s.block_on_dead = strcmp(raw.on_exhausted, "block") == 0;
 	s.paused = strcmp(raw.state, "paused") == 0;
 	s.disabled = strcmp(raw.state, "disabled") == 0;
-	s.challenge = raw.challenge == NULL			  ? OUTBOX_CHALLENGE_NONE :
+	s.challenge = raw.challenge == NULL		  ? OUTBOX_CHALLENGE_NONE :
 		strcmp(raw.challenge, "options") == 0 ? OUTBOX_CHALLENGE_OPTIONS :
 												OUTBOX_CHALLENGE_ECHO;
 	s.start = outbox_tick_make(0, s.state_since, raw.start_seq_low, raw.start_seq_low,
@@ -246,14 +246,17 @@ read_settings(ArrayType *ids, OutboxApplyEndpointRow apply, void *arg)
 	/* The worker's plans are generic: one for all endpoints would read all for one. */
 	portal = SPI_cursor_open_with_args(
 		NULL,
-		psprintf("SELECT " COLUMNS(SQL) "p.*"
-				 " FROM outbox.endpoint_settings s LEFT JOIN outbox.endpoint_secrets k"
-				 " ON k.endpoint_id = s.endpoint_id AND k.part = 0"
-				 " LEFT JOIN outbox.tenant_limits_here l ON l.tenant = s.tenant"
-				 " LEFT JOIN outbox.tenant_limits_here a ON a.tenant = ''"
-				 " LEFT JOIN LATERAL " OUTBOX_POSITION_OF("s.endpoint_id") " p ON true"
-				 " WHERE %s ORDER BY s.endpoint_id",
-				 ids ? "s.endpoint_id = ANY ($1)" : "$1 IS NULL"),
+		psprintf(
+			"SELECT " COLUMNS(
+				SQL) "p.*"
+					 " FROM outbox.endpoint_settings s LEFT JOIN outbox.endpoint_secrets k"
+					 " ON k.endpoint_id = s.endpoint_id AND k.part = 0"
+					 " LEFT JOIN outbox.tenant_limits_here l ON l.tenant = s.tenant"
+					 " LEFT JOIN outbox.tenant_limits_here a ON a.tenant = ''"
+					 " LEFT JOIN LATERAL " OUTBOX_POSITION_OF(
+						 "s.endpoint_id") " p ON true"
+										  " WHERE %s ORDER BY s.endpoint_id",
+			ids ? "s.endpoint_id = ANY ($1)" : "$1 IS NULL"),
 		1, (Oid[]){INT4ARRAYOID}, args, ids ? " " : "n", false, 0);
 
 	/*

@@ -83,8 +83,7 @@ extern int outbox_endpoint_headers(Jsonb *headers, char *hidden, char ***names,
 typedef void (*OutboxApplyEndpointRow)(void *arg, const OutboxEndpointRow *s);
 
 /* The 'row_version' of these two rows, by their xmin (0: there is none). */
-extern uint64 outbox_endpoint_row_version(TransactionId settings,
-										   TransactionId secrets);
+extern uint64 outbox_endpoint_row_version(TransactionId settings, TransactionId secrets);
 
 /*
  * Reads the settings of these endpoints, an int4[], or of all (NULL).  Returns true if the

@@ -69,7 +69,7 @@ outbox_parked_keep_room(OutboxEndpoint *ep)
 static bool
 wants_retries(const OutboxEndpoint *ep)
 {
-	return !ep->queue->retries_all && ep->queue->nretries <= room / 4;
+	return !outbox_has_all_retries(ep) && ep->queue->nretries <= room / 4;
 }
 
 /*
@@ -93,7 +93,6 @@ read_retries(OutboxEndpoint *ep)
 		" ORDER BY p.next_attempt_at, p.seq LIMIT $4",
 		arg_int4(ep->id), arg_time(ep->queue->retries_due),
 		arg_int8(ep->queue->retries_seq), arg_int8(room));
-	ep->queue->retries_all = SPI_processed < (uint64) room;
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
 		int64		seq;
@@ -121,6 +120,8 @@ read_retries(OutboxEndpoint *ep)
 		outbox_retries_push(ep, seq, due, group, tried,
 							lane_key ? outbox_lane_get(ep, lane_key, false) : NULL);
 	}
+	if (SPI_processed < (uint64) room)
+		ep->queue->retries_due = DT_NOEND;
 }
 
 /* --------------------------------------------------------------- lanes */
@@ -328,14 +329,14 @@ count_rows(OutboxEndpoint *ep)
 	static SPIPlanPtr plan;
 	int64			  n = 0;
 
-	outbox_plan_run(&plan,
-					"SELECT pg_catalog.array_position('{retrying,blocked,dead}', q.status),"
-					" pg_catalog.count(*), pg_catalog.max(q.seq) FROM"
-					" (SELECT p.status, p.seq FROM outbox.parked p" OF_ENDPOINT
-					" AND p.seq > $2 ORDER BY p.seq LIMIT $3) q"
-					" GROUP BY q.status",
-					arg_int4(ep->id), arg_int8(ep->table->rows_upto),
-					arg_int8(COUNT_ROWS));
+	outbox_plan_run(
+		&plan,
+		"SELECT pg_catalog.array_position('{retrying,blocked,dead}', q.status),"
+		" pg_catalog.count(*), pg_catalog.max(q.seq) FROM"
+		" (SELECT p.status, p.seq FROM outbox.parked p" OF_ENDPOINT
+		" AND p.seq > $2 ORDER BY p.seq LIMIT $3) q"
+		" GROUP BY q.status",
+		arg_int4(ep->id), arg_int8(ep->table->rows_upto), arg_int8(COUNT_ROWS));
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
 		int32 status;
@@ -347,14 +348,14 @@ count_rows(OutboxEndpoint *ep)
 		n += rows;
 		ep->table->rows_upto = Max(ep->table->rows_upto, upto);
 	}
-	ep->table->rows_counted = n < COUNT_ROWS;
+	if (n < COUNT_ROWS)
+		ep->table->rows_upto = PG_INT64_MAX;
 }
 
 void
 outbox_parked_count_again(OutboxEndpoint *ep)
 {
 	memset(ep->table->rows, 0, sizeof(ep->table->rows));
-	ep->table->rows_counted = false;
 	ep->table->rows_upto = PG_INT64_MIN;
 }
 
@@ -414,7 +415,7 @@ load_strict(OutboxEndpoint *ep)
 	lane = outbox_lane_find(ep, "");
 	if (lane == NULL)
 		return;
-	lane->retrying = lane->retrying || !ep->queue->retries_all;
+	lane->retrying = lane->retrying || !outbox_has_all_retries(ep);
 	outbox_lane_parked(lane, PG_INT64_MIN);
 	outbox_lane_advance(ep, lane);
 }
@@ -465,7 +466,6 @@ outbox_parked_load(OutboxEndpoint *ep)
 		return;
 	}
 	ep->queue->lanes_all = true;
-	ep->queue->retries_all = false;
 	ep->queue->retries_due = DT_NOBEGIN;
 	ep->queue->retries_seq = PG_INT64_MIN;
 	outbox_parked_count_again(ep);
@@ -481,7 +481,7 @@ outbox_parked_load(OutboxEndpoint *ep)
 		outbox_parked_unblock(ep);
 	read_retries(ep);
 	if (ep->config.ordering == OUTBOX_ORDER_KEY)
-		ep->queue->lanes_all = ep->queue->retries_all;
+		ep->queue->lanes_all = outbox_has_all_retries(ep);
 	if (ep->config.block_on_dead && ep->config.ordering != OUTBOX_ORDER_NONE)
 		load_dead(ep);
 	if (ep->config.ordering == OUTBOX_ORDER_STRICT)
@@ -499,14 +499,14 @@ bool
 outbox_parked_wants_look(const OutboxEndpoint *ep)
 {
 	return wants_retries(ep) || !dlist_is_empty(&ep->queue->asking) || wants_window(ep) ||
-		ep->table->sweep_key != NULL || !ep->table->rows_counted;
+		ep->table->sweep_key != NULL || !outbox_has_all_rows(ep);
 }
 
 /* Sets 'lanes_all' again if the table has nothing left that could block a key. */
 static void
 know_all(OutboxEndpoint *ep)
 {
-	if (!ep->queue->lanes_all && ep->table->rows_counted &&
+	if (!ep->queue->lanes_all && outbox_has_all_rows(ep) &&
 		ep->table->sweep_key == NULL && ep->queue->nsettling == 0 &&
 		ep->table->rows[OUTBOX_ROW_RETRYING] == 0 &&
 		ep->table->rows[OUTBOX_ROW_BLOCKED] == 0 &&
@@ -524,7 +524,7 @@ outbox_parked_look(OutboxEndpoint *ep, bool slices)
 		ask_for_window(ep);
 	if (slices && ep->table->sweep_key != NULL)
 		sweep(ep);
-	else if (slices && !ep->table->rows_counted)
+	else if (slices && !outbox_has_all_rows(ep))
 		count_rows(ep);
 	else
 		slices = false;

@@ -214,12 +214,12 @@ outbox_position_read(OutboxColumns row, OutboxPosition *p)
 	ArrayType	*counters;
 
 	*p = (OutboxPosition){0};
-	outbox_read_columns(
-		row, INTO_CURSOR(c), into_int8(&p->generation), into_int4(&p->follows),
-		into_varlena(BYTEAOID, &pending), into_int8(&p->delivered),
-		into_int8(&p->failed_attempts), into_varlena(INT8ARRAYOID, &counters),
-		into_time(&p->failing_since), into_bool(&p->failing_told),
-		into_time(&p->state_since), into_int4(&p->probes));
+	outbox_read_columns(row, INTO_CURSOR(c), into_int8(&p->generation),
+						into_int4(&p->follows), into_varlena(BYTEAOID, &pending),
+						into_int8(&p->delivered), into_int8(&p->failed_attempts),
+						into_varlena(INT8ARRAYOID, &counters),
+						into_time(&p->failing_since), into_bool(&p->failing_told),
+						into_time(&p->state_since), into_int4(&p->probes));
 	if (c.read == NULL)
 	{
 		p->probes = -1;
@@ -455,9 +455,9 @@ add_row(OutboxPositions *p, int32 id, OutboxEndpoint *ep, const OutboxCursor *c,
 		   Max(c->read->xmax, reads ? c->reading->xmax : 0));
 
 	put_value(rows, Int16GetDatum(p->piece));
-	put_value(
-		rows,
-		Int64GetDatum((int64) pg_atomic_add_fetch_u64(&outbox_db->last_position, 1)));
+	put_value(rows,
+			  Int64GetDatum(
+				  (int64) pg_atomic_add_fetch_u64(&outbox_db->last_position, 1)));
 	put_value(rows, Int32GetDatum(id));
 	put_if(rows, ep && ep->place.shared, Int32GetDatum(shared_id));
 	put_value(rows, Int64GetDatum(ep ? ep->config.generation : 0));
@@ -537,10 +537,11 @@ void
 outbox_positions_write(OutboxPositions *p)
 {
 	if (p->rows.n > 0)
-		pg_atomic_fetch_add_u32(
-			&outbox_db->position_rows,
-			outbox_append_rows(outbox_table_oid(OUTBOX_TABLE_POSITIONS_0 + p->piece),
-							   &p->rows));
+		pg_atomic_fetch_add_u32(&outbox_db->position_rows,
+								outbox_append_rows(outbox_table_oid(
+													   OUTBOX_TABLE_POSITIONS_0 +
+													   p->piece),
+												   &p->rows));
 }
 
 void

@@ -78,21 +78,25 @@ outbox_settle_init(int64 last_shared_tick)
 void
 outbox_settle_remove(OutboxEndpoint *ep)
 {
-	if (ep->lists->unsettled || ep->lists->behind)
-	{
-		dlist_delete(&ep->lists->settle_node);
-		ep->lists->unsettled = ep->lists->behind = false;
-	}
+	if (ep->lists->settle_list == NULL)
+		return;
+	dlist_delete(&ep->lists->settle_node);
+	ep->lists->settle_list = NULL;
+}
+
+static void
+put_on(dlist_head *list, OutboxEndpoint *ep)
+{
+	outbox_settle_remove(ep);
+	ep->lists->settle_list = list;
+	dlist_push_tail(list, &ep->lists->settle_node);
 }
 
 void
 outbox_settle_add(OutboxToSettle *all, OutboxEndpoint *ep)
 {
-	if (ep->lists->unsettled)
-		return;
-	outbox_settle_remove(ep);
-	ep->lists->unsettled = true;
-	dlist_push_tail(&all->unsettled, &ep->lists->settle_node);
+	if (ep->lists->settle_list != &all->unsettled)
+		put_on(&all->unsettled, ep);
 }
 
 TimestampTz
@@ -110,11 +114,10 @@ outbox_settle_leave(OutboxToSettle *all, OutboxEndpoint *ep)
 {
 	if (outbox_settle_wants(ep) || ep->place.written)
 		return;
-	outbox_settle_remove(ep);
-	if (!ep->place.moved && !outbox_settle_lags(ep))
-		return;
-	ep->lists->behind = true;
-	dlist_push_tail(&all->behind, &ep->lists->settle_node);
+	if (ep->place.moved || outbox_settle_lags(ep))
+		put_on(&all->behind, ep);
+	else
+		outbox_settle_remove(ep);
 }
 
 /* ------------------------------------------------- the rows of one endpoint */
@@ -157,7 +160,7 @@ outbox_settle_shares_at(const OutboxEndpoint *ep)
 static bool
 may_share(OutboxEndpoint *ep, TimestampTz now)
 {
-	return ep->feed->attached && !ep->place.shared && !ep->member.recreate &&
+	return outbox_is_attached(ep) && !ep->place.shared && !ep->member.recreate &&
 		ep->feed->window_count == 0 && ep->queue->nheld == 0 &&
 		ep->queue->nsettling == 0 && now >= outbox_settle_shares_at(ep);
 }
@@ -204,7 +207,7 @@ outbox_settle_lags(const OutboxEndpoint *ep)
 {
 	return ep->place.shared &&
 		(ep->place.dirty || ep->feed->window_count > 0 || ep->queue->nheld > 0 ||
-		 ep->queue->nsettling > 0 || !ep->feed->attached);
+		 ep->queue->nsettling > 0 || !outbox_is_attached(ep));
 }
 
 /*
@@ -257,10 +260,8 @@ complete(Part *part, TimestampTz now)
 
 		if (!part->behind && !outbox_settle_lags(ep))
 			continue;
-		outbox_settle_remove(ep);
-		ep->lists->unsettled = true;
-		dlist_push_head(&all->unsettled,
-						&ep->lists->settle_node); /* it is in this part */
+		put_on(&all->unsettled, ep);
+		dlist_move_head(&all->unsettled, iter.cur); /* it is in this part */
 	}
 }
 

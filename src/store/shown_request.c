@@ -71,8 +71,9 @@ read_sender(Sender *s, int32 endpoint_id)
 					into_bool(&rotates));
 	s->config.format = outbox_endpoint_format(format);
 	if (headers)
-		s->config.nheaders = outbox_endpoint_headers(
-			headers, OUTBOX_LEFT_OUT, &s->config.header_names, &s->config.header_values);
+		s->config.nheaders = outbox_endpoint_headers(headers, OUTBOX_LEFT_OUT,
+													 &s->config.header_names,
+													 &s->config.header_values);
 	s->target.config = outbox_options_read(config, &s->target.nconfig, NULL);
 	if (credentials)
 	{

@@ -31,10 +31,9 @@ leave_head(OutboxEndpoint *ep)
 {
 	const OutboxCursor *head = &outbox_loop.head;
 
-	if (ep->feed->attached)
+	if (outbox_is_attached(ep))
 	{
 		outbox_busy_add(ep);
-		ep->feed->attached = false;
 		outbox_cursor_set(&ep->feed->cursor, head->read, head->reading, head->last_seq);
 	}
 	else if (!outbox_is_listed(&ep->lists->turn_node[OUTBOX_TURN_AHEAD]))

@@ -93,7 +93,7 @@ place_of(OutboxEndpoint *ep)
 static bool
 is_at_head(const OutboxEndpoint *ep)
 {
-	return ep->feed->attached && ep->feed->window_count == 0;
+	return outbox_is_attached(ep) && ep->feed->window_count == 0;
 }
 
 /* True if it has not passed all numbers up to 'cut'. */
@@ -146,7 +146,7 @@ choose(int64 left, double allowed)
 		if (outbox_endpoint_rests(ep))
 			continue;
 		ep->place.keeps = false;
-		if (may_be_moved(ep) && ep->feed->counted && lacks_some(ep, cut) &&
+		if (may_be_moved(ep) && outbox_is_counted(ep) && lacks_some(ep, cut) &&
 			ep->feed->backlog + ep->table->rows[OUTBOX_ROW_RETRYING] +
 					ep->table->rows[OUTBOX_ROW_BLOCKED] <=
 				allowed)
@@ -234,8 +234,8 @@ typedef struct MovedPage
 static bool
 lacks_nothing(const OutboxEndpoint *ep)
 {
-	return ep->place.keeps && ep->feed->counted && ep->feed->backlog == 0 &&
-		!ep->feed->attached && outbox_head_is_beyond(&ep->feed->cursor);
+	return ep->place.keeps && outbox_is_counted(ep) && ep->feed->backlog == 0 &&
+		!outbox_is_attached(ep) && outbox_head_is_beyond(&ep->feed->cursor);
 }
 
 static bool
@@ -260,7 +260,7 @@ consider(void *arg, OutboxEndpoint *ep)
 		!may_be_moved(ep) || is_at_head(ep) || place_of(ep) >= page->cut ||
 		lacks_nothing(ep) || (keeps && outbox_judge_later(ep)))
 		return;
-	if (ep->feed->attached || ep->feed->window_count > 0)
+	if (outbox_is_attached(ep) || ep->feed->window_count > 0)
 		outbox_window_drop(ep, &outbox_loop.head);
 	page->members[page->n++] = ep;
 	if (page->leader == NULL || is_behind(ep, page->leader))
@@ -452,7 +452,6 @@ shorten(OutboxEndpoint *ep, int64 cut)
 		return n;
 	if (!lacks_nothing(ep))
 		return n + read_page(ep, cut);
-	ep->feed->attached = true; /* it is where the head is */
 	outbox_cursor_clear(&ep->feed->cursor);
 	return n;
 }

@@ -530,7 +530,7 @@ fill(OutboxEndpoint *ep, TimestampTz now, bool turn)
 	wait_for(ep, bound, now);
 
 	/* How far it has read is stored in time, whenever the answer comes. */
-	if (ep->place.moved && !ep->lists->behind)
+	if (ep->place.moved && ep->lists->settle_list != &outbox_loop.to_settle.behind)
 		outbox_settle_add(&outbox_loop.to_settle, ep);
 
 	/*

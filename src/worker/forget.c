@@ -95,7 +95,7 @@ forget_copies(const OutboxForget *f)
 			continue;
 		if (outbox_operator_has_tenant(ep, f->tenant))
 			outbox_roster_load_again(ep);
-		else if (!ep->feed->attached || ep->feed->window_count > 0)
+		else if (!outbox_is_attached(ep) || ep->feed->window_count > 0)
 		{
 			outbox_window_drop(ep, &outbox_loop.head);
 			outbox_window_count_again(ep, &outbox_loop.head);

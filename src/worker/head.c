@@ -68,11 +68,10 @@ leave(OutboxEndpoint *ep)
 	const OutboxCursor *head = &outbox_loop.head;
 
 	outbox_busy_add(ep);
-	if (ep->feed->attached)
+	if (outbox_is_attached(ep))
 		outbox_cursor_set(&ep->feed->cursor, head->read, head->reading, head->last_seq);
-	if (ep->feed->counted)
+	if (outbox_is_counted(ep))
 		outbox_cursor_set(&ep->feed->counter, head->read, head->reading, head->last_seq);
-	ep->feed->attached = ep->feed->counted = false;
 }
 
 static void *
@@ -86,7 +85,7 @@ head_wants(void *arg, const char *name, size_t len, OutboxRow *row)
 	for (int i = 0; i < s->n; i++)
 	{
 		OutboxEndpoint *ep = s->endpoints[i];
-		bool			reads = ep->feed->attached || ep->feed->counted;
+		bool			reads = outbox_is_attached(ep) || outbox_is_counted(ep);
 
 		s->result[i] = !reads ? OUTBOX_FILTER_LATER :
 			forgotten		  ? OUTBOX_FILTER_YES :
@@ -100,12 +99,12 @@ head_wants(void *arg, const char *name, size_t len, OutboxRow *row)
 			continue;
 		outbox_endpoint_wake(ep);
 		s->cancelled[i] = outbox_parked_is_cancelled(ep, outbox_row_seq(row));
-		attached = attached || ep->feed->attached;
+		attached = attached || outbox_is_attached(ep);
 	}
 
 	/* Counted only now, when nothing can throw an error any more. */
 	for (int i = 0; i < s->n && !forgotten; i++)
-		if (s->endpoints[i]->feed->counted && s->result[i] != OUTBOX_FILTER_NO &&
+		if (outbox_is_counted(s->endpoints[i]) && s->result[i] != OUTBOX_FILTER_NO &&
 			!s->cancelled[i])
 		{
 			outbox_head_count(s->endpoints[i], row);
@@ -125,13 +124,12 @@ head_takes(void *arg, void *wanted, OutboxEvent *event)
 	{
 		OutboxEndpoint *ep = s->endpoints[i];
 
-		if (!ep->feed->attached || s->result[i] == OUTBOX_FILTER_NO)
+		if (!outbox_is_attached(ep) || s->result[i] == OUTBOX_FILTER_NO)
 			continue;
 		if (outbox_status_is_off(ep) || !outbox_window_may_push(ep) ||
 			!outbox_window_push(ep, event, s->result[i], s->cancelled[i]))
 		{
 			/* From this event on the endpoint reads by itself. */
-			ep->feed->attached = false;
 			outbox_cursor_set(&ep->feed->cursor, event->page->read, event->page->reading,
 							  event->seq - 1);
 		}

@@ -97,8 +97,6 @@ has_read(OutboxEndpoint *ep)
 
 	if (outbox_head_reached(&feed->cursor))
 	{
-		feed->attached = true;
-		feed->counted = true;
 		feed->backlog = feed->window_count - feed->ncancelled;
 		outbox_cursor_clear(&feed->cursor);
 		outbox_cursor_clear(&feed->counter);
@@ -111,7 +109,7 @@ has_read(OutboxEndpoint *ep)
 static bool
 wants_count(OutboxEndpoint *ep, TimestampTz now)
 {
-	return !ep->feed->counted && !ep->member.dropped && !ep->member.recreate &&
+	return !outbox_is_counted(ep) && !ep->member.dropped && !ep->member.recreate &&
 		!(ep->config.filter && outbox_window_wants_events(ep, now)) &&
 		!outbox_step_held(OUTBOX_STEP_READ, ep->id);
 }
@@ -120,10 +118,7 @@ static void
 has_counted(OutboxEndpoint *ep)
 {
 	if (outbox_head_reached(&ep->feed->counter))
-	{
-		ep->feed->counted = true;
 		outbox_cursor_clear(&ep->feed->counter);
-	}
 	outbox_busy_add(ep); /* to publish it */
 }
 

@@ -44,8 +44,9 @@ typedef struct OutboxLoopDue
 	int64		settle_took;	/* µs of settling since then */
 	TimestampTz retry_locks_at; /* steps that need a lock which was not free are not tried
 								 * before */
-	TimestampTz publish_at; /* of endpoints that the last round left out (DT_NOEND: none) */
-	TimestampTz judge_at;	/* outbox_judge_later() may have become false for an endpoint
+	TimestampTz
+		publish_at;		  /* of endpoints that the last round left out (DT_NOEND: none) */
+	TimestampTz judge_at; /* outbox_judge_later() may have become false for an endpoint
 							 * of which it was true (DT_NOEND: there is none) */
 } OutboxLoopDue;
 

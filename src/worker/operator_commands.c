@@ -62,7 +62,7 @@ typedef struct Command
 	char		   *key;
 	bool			blocked; /* true if it is dead in a way that can block its key */
 	bool			overruled;
-	uint64			xid; /* of the event (0: it was not found) */
+	uint64			xid;   /* of the event (0: it was not found) */
 	TimestampTz		due;   /* next_attempt_at of a row that says 'retrying' */
 	ItemPointerData place; /* of the command */
 	TransactionId	asked_by;
@@ -114,7 +114,8 @@ cancel(Command *c)
 
 	c->effect = end_of(c);
 	c->changes = c->effect != EFFECT_NONE;
-	if (c->status == NULL && c->xid != 0 && !outbox_cursor_covers(frontier, c->xid, c->seq))
+	if (c->status == NULL && c->xid != 0 &&
+		!outbox_cursor_covers(frontier, c->xid, c->seq))
 		c->effect = EFFECT_SKIP;
 	if (c->effect != EFFECT_NONE)
 		c->counts = OUTBOX_COUNT_CANCELLED; /* else it is being delivered, or has been */
@@ -207,8 +208,7 @@ carry_out(Command *c)
 static void
 run_on_rows(const char *sql, Datum *rows, int n)
 {
-	outbox_query(sql,
-				 arg_datum(TIDARRAYOID, outbox_array(rows, n, TIDOID)));
+	outbox_query(sql, arg_datum(TIDARRAYOID, outbox_array(rows, n, TIDOID)));
 }
 
 /*
@@ -316,7 +316,7 @@ count_again(Command *c)
 {
 	TransactionId settings = (TransactionId) (c->ep->config.row_version >> 32);
 
-	if (!c->ep->feed->counted || TransactionIdPrecedes(c->asked_by, settings))
+	if (!outbox_is_counted(c->ep) || TransactionIdPrecedes(c->asked_by, settings))
 		outbox_window_count_again(c->ep, &outbox_loop.head);
 }
 
@@ -353,7 +353,7 @@ take_effect(Command *c)
 			break;
 		case EFFECT_SKIP:
 			outbox_operator_skip(c->ep, c->seq,
-								 outbox_cursor_covers(c->ep->feed->counted ?
+								 outbox_cursor_covers(outbox_is_counted(c->ep) ?
 														  &outbox_loop.head :
 														  &c->ep->feed->counter,
 													  c->xid, c->seq));
@@ -361,7 +361,7 @@ take_effect(Command *c)
 			break;
 		case EFFECT_DUE:
 			/* Another session made the row, so the count may have it already. */
-			if (c->ep->queue->retries_all)
+			if (outbox_has_all_retries(c->ep))
 				outbox_parking_count_row(c->ep, c->seq, OUTBOX_ROW_RETRYING, 1);
 			else
 				outbox_parked_count_again(c->ep);
@@ -405,19 +405,19 @@ read_commands(Command *commands)
 		" WHERE w.endpoint_id = m.endpoint_id AND w.seq = m.seq"
 		" AND w.command_id < m.command_id"
 		" AND w.retry_at > pg_catalog.now() LIMIT 1) IS NULL"
-		" ORDER BY endpoint_id, command_id LIMIT " CppAsString2(BATCH) ") c"
-		" LEFT JOIN LATERAL (SELECT p.ctid AS row, * FROM outbox.parked p"
-		" WHERE p.endpoint_id = c.endpoint_id"
-		" AND p.seq = c.seq LIMIT 1) k ON true"
-		" LEFT JOIN LATERAL (SELECT outbox.order_key(a.tenant, a.key) AS key, a.xid"
-		" FROM outbox.all_events a"
-		" WHERE a.seq = c.seq AND k.seq IS NULL LIMIT 1) e ON true"
-		" LEFT JOIN LATERAL (SELECT true AS overruled FROM outbox.commands w"
-		" WHERE w.seq = c.seq AND w.endpoint_id + 0 = c.endpoint_id"
-		" AND w.command_id + 0 > c.command_id AND w.action " ASKED
-		" AND c.action " ASKED
-		" AND w.action <> c.action LIMIT 1) o ON true"
-		" ORDER BY c.endpoint_id, c.command_id",
+		" ORDER BY endpoint_id, command_id LIMIT " CppAsString2(
+			BATCH) ") c"
+				   " LEFT JOIN LATERAL (SELECT p.ctid AS row, * FROM outbox.parked p"
+				   " WHERE p.endpoint_id = c.endpoint_id"
+				   " AND p.seq = c.seq LIMIT 1) k ON true"
+				   " LEFT JOIN LATERAL (SELECT outbox.order_key(a.tenant, a.key) AS key, a.xid"
+				   " FROM outbox.all_events a"
+				   " WHERE a.seq = c.seq AND k.seq IS NULL LIMIT 1) e ON true"
+				   " LEFT JOIN LATERAL (SELECT true AS overruled FROM outbox.commands w"
+				   " WHERE w.seq = c.seq AND w.endpoint_id + 0 = c.endpoint_id"
+				   " AND w.command_id + 0 > c.command_id AND w.action " ASKED
+				   " AND c.action " ASKED " AND w.action <> c.action LIMIT 1) o ON true"
+				   " ORDER BY c.endpoint_id, c.command_id",
 		arg_datum(INT4ARRAYOID, outbox_shares_array()), arg_int4(place.endpoint_id),
 		arg_int8(place.passed), arg_int4(place.upto));
 	for (int i = 0; i < n; i++)

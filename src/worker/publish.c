@@ -58,11 +58,11 @@ static int		   quiet_ones; /* published since then because they had become quiet
 bool
 outbox_is_quiet(OutboxEndpoint *ep)
 {
-	return ep->feed->attached && ep->feed->counted && ep->feed->window_count == 0 &&
-		ep->queue->nheld == 0 && ep->queue->nsettling == 0 &&
-		ep->queue->nin_flight == 0 && ep->queue->nready == 0 &&
-		dlist_is_empty(&ep->queue->loading) && dlist_is_empty(&ep->queue->asking) &&
-		!ep->table->unblocking;
+	return outbox_is_attached(ep) && outbox_is_counted(ep) &&
+		ep->feed->window_count == 0 && ep->queue->nheld == 0 &&
+		ep->queue->nsettling == 0 && ep->queue->nin_flight == 0 &&
+		ep->queue->nready == 0 && dlist_is_empty(&ep->queue->loading) &&
+		dlist_is_empty(&ep->queue->asking) && !ep->table->unblocking;
 }
 
 void
@@ -263,8 +263,8 @@ outbox_publish(TimestampTz now)
 	if (left == 0 && now - published_at >= PUBLISH_EVERY)
 		begin_to_publish(now);
 	publish_open(now, flushed);
-	outbox_loop.due.publish_at = left > 0			 ? now :
-		outbox_loop.roster.nopen > 0 ? published_at + PUBLISH_EVERY :
-		outbox_totals_wait()		 ? now + PUBLISH_EVERY :
-									   DT_NOEND;
+	outbox_loop.due.publish_at = left > 0 ? now :
+		outbox_loop.roster.nopen > 0	  ? published_at + PUBLISH_EVERY :
+		outbox_totals_wait()			  ? now + PUBLISH_EVERY :
+											DT_NOEND;
 }

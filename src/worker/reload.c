@@ -155,8 +155,6 @@ load_endpoint(const OutboxEndpointRow *s)
 	outbox_cursor_copy(&ep->feed->cursor, &p.cursor);
 	if (outbox_head_has_place(&ep->feed->cursor))
 	{
-		ep->feed->counted = true;
-		ep->feed->attached = true;
 		outbox_cursor_clear(&ep->feed->cursor);
 	}
 	else
@@ -220,7 +218,7 @@ put_off(OutboxEndpoint *ep)
 static void
 switch_off(OutboxEndpoint *ep)
 {
-	if (!ep->feed->attached || ep->feed->window_count > 0 || ep->queue->nheld > 0)
+	if (!outbox_is_attached(ep) || ep->feed->window_count > 0 || ep->queue->nheld > 0)
 		outbox_window_drop(ep, &outbox_loop.head);
 }
 
