@@ -289,28 +289,17 @@ ask_container(void)
 	char		url[URL_MAX];
 
 	if (relative == NULL && full == NULL)
-	{
 		fail("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI and ..._FULL_URI are not set");
-		return;
-	}
-	if ((size_t) snprintf(url, sizeof(url), "%s%s%s", relative ? CONTAINERS : "",
-						  relative && relative[0] != '/' ? "/" : "",
-						  relative ? relative : full) >= sizeof(url))
-	{
+	else if ((size_t) snprintf(url, sizeof(url), "%s%s%s", relative ? CONTAINERS : "",
+							   relative && relative[0] != '/' ? "/" : "",
+							   relative ? relative : full) >= sizeof(url))
 		fail("the URI of the container's credentials is too long");
-		return;
-	}
-	if (file && !read_token_file(file, token))
-	{
+	else if (file && !read_token_file(file, token))
 		fail("the file AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE cannot be used");
-		return;
-	}
-	if (file == NULL && given && !is_token(given))
-	{
+	else if (file == NULL && given && !is_token(given))
 		fail("AWS_CONTAINER_AUTHORIZATION_TOKEN cannot be used");
-		return;
-	}
-	ask(STEP_KEYS, "GET", url, "Authorization", file ? token : given, NULL);
+	else
+		ask(STEP_KEYS, "GET", url, "Authorization", file ? token : given, NULL);
 	explicit_bzero(token, sizeof(token));
 }
 

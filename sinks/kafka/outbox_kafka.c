@@ -722,12 +722,6 @@ kafka_timeout(void)
 	return (long) wait;
 }
 
-static void
-kafka_shutdown(void)
-{
-	kafka_clusters_shutdown();
-}
-
 static const OutboxTransport kafka_transport = {
 	.abi = OUTBOX_TRANSPORT_ABI,
 	.size = sizeof(OutboxTransport),
@@ -753,7 +747,7 @@ static const OutboxTransport kafka_transport = {
 	.release = kafka_release,
 	.start = kafka_start,
 	.cancel = kafka_cancel,
-	.shutdown = kafka_shutdown,
+	.shutdown = kafka_clusters_shutdown,
 };
 
 const OutboxTransport *

@@ -15,12 +15,14 @@
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "executor/executor.h"
+#include "funcapi.h"
 #include "utils/array.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
 #include "base/compat.h"
+#include "base/version.h"
 
 int
 outbox_read_into(OutboxColumns row, const OutboxInto *into)
@@ -290,7 +292,7 @@ outbox_put_column(OutboxRows *rows, Datum value, bool null)
 {
 	if (rows->max == 0)
 	{
-		rows->max = 1024;
+		rows->max = 32;
 		rows->values = palloc(sizeof(Datum) * rows->max);
 		rows->nulls = palloc(sizeof(bool) * rows->max);
 	}
@@ -302,6 +304,28 @@ outbox_put_column(OutboxRows *rows, Datum value, bool null)
 	}
 	rows->values[rows->n] = value;
 	rows->nulls[rows->n++] = null;
+}
+
+Datum
+outbox_return_row(FunctionCallInfo fcinfo, const OutboxRows *row)
+{
+	TupleDesc desc;
+
+	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
+		elog(ERROR, "return type must be a row type");
+	outbox_expect_columns(fcinfo, desc, (int) row->n);
+	return HeapTupleGetDatum(
+		heap_form_tuple(BlessTupleDesc(desc), row->values, row->nulls));
+}
+
+void
+outbox_add_row(FunctionCallInfo fcinfo, OutboxRows *row)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	outbox_expect_columns(fcinfo, rsinfo->setDesc, (int) row->n);
+	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row->values, row->nulls);
+	row->n = 0;
 }
 
 /* Rules and foreign tables are not handled: the tables are the extension's. */

@@ -102,6 +102,10 @@ extern void outbox_put_column(OutboxRows *rows, Datum value, bool null);
 #define put_null(rows) outbox_put_column(rows, (Datum) 0, true)
 #define put_if(rows, there, value) ((there) ? put_value(rows, value) : put_null(rows))
 
+/* Returns the row from a function, or moves it into the set that the function returns. */
+extern Datum outbox_return_row(FunctionCallInfo fcinfo, const OutboxRows *row);
+extern void	 outbox_add_row(FunctionCallInfo fcinfo, OutboxRows *row);
+
 /*
  * Appends rows to one of the extension's tables, with one WAL record for a page of them.
  * The caller has locked the table.  Returns how many.

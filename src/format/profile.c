@@ -25,35 +25,20 @@
 /* A profile whose signatures are hex of HMAC-SHA256 with the secret's text as the key */
 #define HEX_OF_TEXT .hash = OUTBOX_HASH_SHA256, .hex = true, .text_key = true
 
+/* The headers and texts of Standard Webhooks */
+#define LIKE_STANDARD(prefix, version) \
+	.id_header = prefix "-id", .timestamp_header = prefix "-timestamp", \
+	.signature_header = prefix "-signature", .signed_text = "{id}.{timestamp}.{body}", \
+	.value = version ",{signature}", .next = " " version ",{signature}", \
+	.sends = OUTBOX_SENDS_ALL
+
 const OutboxProfile outbox_profile_standard = {.name = "standard",
-											   .id_header = "webhook-id",
-											   .timestamp_header = "webhook-timestamp",
-											   .signature_header = "webhook-signature",
-											   .signed_text = "{id}.{timestamp}.{body}",
-											   .value = "v1,{signature}",
-											   .next = " v1,{signature}",
-											   .hash = OUTBOX_HASH_SHA256,
-											   .sends = OUTBOX_SENDS_ALL};
+											   LIKE_STANDARD("webhook", "v1"),
+											   .hash = OUTBOX_HASH_SHA256};
 
 static const OutboxProfile profiles[] = {
-	{.name = "ed25519",
-	 .id_header = "webhook-id",
-	 .timestamp_header = "webhook-timestamp",
-	 .signature_header = "webhook-signature",
-	 .signed_text = "{id}.{timestamp}.{body}",
-	 .value = "v1a,{signature}",
-	 .next = " v1a,{signature}",
-	 .hash = OUTBOX_HASH_ED25519,
-	 .sends = OUTBOX_SENDS_ALL},
-	{.name = "svix",
-	 .id_header = "svix-id",
-	 .timestamp_header = "svix-timestamp",
-	 .signature_header = "svix-signature",
-	 .signed_text = "{id}.{timestamp}.{body}",
-	 .value = "v1,{signature}",
-	 .next = " v1,{signature}",
-	 .hash = OUTBOX_HASH_SHA256,
-	 .sends = OUTBOX_SENDS_ALL},
+	{.name = "ed25519", LIKE_STANDARD("webhook", "v1a"), .hash = OUTBOX_HASH_ED25519},
+	{.name = "svix", LIKE_STANDARD("svix", "v1"), .hash = OUTBOX_HASH_SHA256},
 	{.name = "stripe",
 	 .signature_header = "Stripe-Signature",
 	 .signed_text = "{timestamp}.{body}",

@@ -4,15 +4,11 @@
  */
 #include "base/outbox.h"
 
-#include "access/htup_details.h"
 #include "funcapi.h"
-#include "utils/builtins.h"
-#include "utils/tuplestore.h"
 
 #include "base/attempt_run.h"
+#include "base/table_rows.h"
 #include "base/version.h"
-
-#define COLUMNS 4
 
 static void
 refuse_run(int64 seq_low)
@@ -35,29 +31,26 @@ static void
 store_attempts(FunctionCallInfo fcinfo, int64 seq_low, TimestampTz started_at,
 			   const bytea *entries, const int64 *only)
 {
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	OutboxRun	   run;
+	OutboxRun  run;
+	OutboxRows row = {0};
 
 	InitMaterializedSRF(fcinfo, 0);
-	outbox_expect_columns(fcinfo, rsinfo->setDesc, COLUMNS);
 	if (!outbox_run_open(&run, seq_low, started_at, VARDATA_ANY(entries),
 						 VARSIZE_ANY_EXHDR(entries)))
 		refuse_run(seq_low);
 	for (int i = only ? outbox_run_find(&run, *only) : 0; i < run.n; i++)
 	{
 		OutboxRunAttempt attempt;
-		bool			 nulls[COLUMNS] = {0};
-		Datum			 values[COLUMNS];
 
 		if (!outbox_run_get(&run, i, &attempt))
 			refuse_run(seq_low);
 		if (only && attempt.seq != *only)
 			break;
-		values[0] = Int64GetDatum(attempt.seq);
-		values[1] = TimestampTzGetDatum(attempt.started_at);
-		values[2] = UUIDPGetDatum(&attempt.event_id);
-		values[3] = Float4GetDatum(attempt.duration);
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		put_value(&row, Int64GetDatum(attempt.seq));
+		put_value(&row, TimestampTzGetDatum(attempt.started_at));
+		put_value(&row, UUIDPGetDatum(&attempt.event_id));
+		put_value(&row, Float4GetDatum(attempt.duration));
+		outbox_add_row(fcinfo, &row);
 	}
 }
 

@@ -9,14 +9,9 @@
  */
 #include "base/outbox.h"
 
-#include "access/htup_details.h"
 #include "access/xact.h"
 #include "catalog/pg_class.h"
-#include "catalog/pg_type.h"
 #include "commands/sequence.h"
-#include "funcapi.h"
-#include "utils/array.h"
-#include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/jsonb.h"
 #include "utils/lsyscache.h"
@@ -25,6 +20,7 @@
 #include "base/compat.h"
 #include "base/encoding.h"
 #include "base/names.h"
+#include "base/table_rows.h"
 #include "base/version.h"
 #include "emit/emit.h"
 #include "emit/emit_topics.h"
@@ -176,15 +172,10 @@ OUTBOX_FUNCTION(outbox_topic_in_1_0, 2)
  */
 OUTBOX_FUNCTION(outbox_position_now_1_0, 1)
 {
+	OutboxRows	row = {0};
 	OutboxTick *tick;
-	TupleDesc	desc;
-	Datum		values[3];
-	bool		nulls[3] = {false, false, false};
 	OutboxTick *then;
 
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
-	outbox_expect_columns(fcinfo, desc, lengthof(values));
 	if (get_rel_relkind(PG_GETARG_OID(0)) != RELKIND_SEQUENCE)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
@@ -193,13 +184,12 @@ OUTBOX_FUNCTION(outbox_position_now_1_0, 1)
 	(void) GetTopTransactionId();
 	tick = outbox_tick_in_session(PG_GETARG_OID(0));
 	then = outbox_tick_before_own_commit(tick);
-	values[0] = outbox_snapshot_datum(tick);
-	values[1] = Int64GetDatum(tick->seq_low);
-	values[2] = outbox_snapshot_datum(then);
+	put_value(&row, outbox_snapshot_datum(tick));
+	put_value(&row, Int64GetDatum(tick->seq_low));
+	put_value(&row, outbox_snapshot_datum(then));
 	outbox_tick_unref(tick);
 	outbox_tick_unref(then);
-	PG_RETURN_DATUM(
-		HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
+	PG_RETURN_DATUM(outbox_return_row(fcinfo, &row));
 }
 
 /*
@@ -222,25 +212,11 @@ OUTBOX_FUNCTION(outbox_wake_workers_1_0, 0)
 	PG_RETURN_VOID();
 }
 
-static Datum
-time_or_null(TimestampTz t, bool *null)
+/* 0: there was none. */
+static void
+put_time(OutboxRows *row, TimestampTz t)
 {
-	*null = t == 0;
-	return TimestampTzGetDatum(t);
-}
-
-static Datum
-ms_or_null(double ms, bool *null)
-{
-	*null = ms < 0;
-	return Float8GetDatum(ms);
-}
-
-static Datum
-text_or_null(const char *s, bool *null)
-{
-	*null = s[0] == '\0';
-	return CStringGetTextDatum(s);
+	put_if(row, t != 0, TimestampTzGetDatum(t));
 }
 
 /*
@@ -249,38 +225,35 @@ text_or_null(const char *s, bool *null)
  */
 OUTBOX_FUNCTION(outbox_endpoint_stats_1_0, 1)
 {
+	OutboxRows	row = {0};
 	OutboxStats s;
-	TupleDesc	desc;
-	Datum		v[19];
-	bool		n[19] = {0};
+	bool		counted;
 
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "return type must be a row type");
-	outbox_expect_columns(fcinfo, desc, lengthof(v));
 	if (!outbox_stats_fetch(MyDatabaseId, PG_GETARG_INT32(0), &s))
 		PG_RETURN_NULL();
-
-	v[0] = CStringGetTextDatum(outbox_endpoint_states[s.state]);
-	v[1] = time_or_null(s.state_since, &n[1]);
-	v[2] = text_or_null(s.reason, &n[2]);
-	v[3] = Int64GetDatum(s.waiting.pending);
-	v[4] = BoolGetDatum(s.pending_exact &&
-						outbox_worker_counts(s.key.endpoint_id, s.pid));
-	v[5] = Int64GetDatum(s.waiting.processing);
-	v[6] = Int64GetDatum(s.waiting.retrying);
-	v[7] = Int64GetDatum(s.waiting.blocked);
-	v[8] = Int64GetDatum(s.waiting.dead);
-	n[6] = n[7] = n[8] = s.waiting.dead < 0;
-	v[9] = Int64GetDatum(s.delivered);
-	v[10] = Int64GetDatum(s.failed_attempts);
-	v[11] = time_or_null(s.waiting.oldest_pending_at, &n[11]);
-	v[12] = time_or_null(s.next_attempt_at, &n[12]);
-	v[13] = Float8GetDatum(
-		outbox_endpoint_stats_rate(s.recent, s.recent_second, GetCurrentTimestamp()));
-	v[14] = ms_or_null(s.latency_p50_ms, &n[14]);
-	v[15] = ms_or_null(s.latency_p95_ms, &n[15]);
-	v[16] = ms_or_null(s.latency_p99_ms, &n[16]);
-	v[17] = time_or_null(s.last_success_at, &n[17]);
-	v[18] = text_or_null(s.last_error, &n[18]);
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), v, n)));
+	counted = s.waiting.dead >= 0;
+	put_value(&row, CStringGetTextDatum(outbox_endpoint_states[s.state]));
+	put_time(&row, s.state_since);
+	put_if(&row, s.reason[0], CStringGetTextDatum(s.reason));
+	put_value(&row, Int64GetDatum(s.waiting.pending));
+	put_value(&row,
+			  BoolGetDatum(s.pending_exact &&
+						   outbox_worker_counts(s.key.endpoint_id, s.pid)));
+	put_value(&row, Int64GetDatum(s.waiting.processing));
+	put_if(&row, counted, Int64GetDatum(s.waiting.retrying));
+	put_if(&row, counted, Int64GetDatum(s.waiting.blocked));
+	put_if(&row, counted, Int64GetDatum(s.waiting.dead));
+	put_value(&row, Int64GetDatum(s.delivered));
+	put_value(&row, Int64GetDatum(s.failed_attempts));
+	put_time(&row, s.waiting.oldest_pending_at);
+	put_time(&row, s.next_attempt_at);
+	put_value(&row,
+			  Float8GetDatum(outbox_endpoint_stats_rate(s.recent, s.recent_second,
+														GetCurrentTimestamp())));
+	put_if(&row, s.latency_p50_ms >= 0, Float8GetDatum(s.latency_p50_ms));
+	put_if(&row, s.latency_p95_ms >= 0, Float8GetDatum(s.latency_p95_ms));
+	put_if(&row, s.latency_p99_ms >= 0, Float8GetDatum(s.latency_p99_ms));
+	put_time(&row, s.last_success_at);
+	put_if(&row, s.last_error[0], CStringGetTextDatum(s.last_error));
+	PG_RETURN_DATUM(outbox_return_row(fcinfo, &row));
 }

@@ -7,19 +7,15 @@
  */
 #include "base/outbox.h"
 
-#include "access/htup_details.h"
-#include "catalog/pg_type.h"
 #include "common/hashfn.h"
-#include "funcapi.h"
 #include "lib/stringinfo.h"
-#include "utils/array.h"
-#include "utils/builtins.h"
 #include "utils/fmgrprotos.h"
 #include "utils/jsonb.h"
 
 #include "base/encoding.h"
 #include "base/json_text.h"
 #include "base/settings.h"
+#include "base/table_rows.h"
 #include "base/version.h"
 #include "store/endpoint_options.h"
 #include "store/seal.h"
@@ -268,28 +264,26 @@ OUTBOX_FUNCTION(outbox_sink_properties_1_0, 1)
 	const OutboxTransport *webhook = outbox_sinks_in_session("https:", &problem);
 	const OutboxTransport *t = webhook;
 	const OutboxTransport *d;
-	TupleDesc			   desc;
-	Datum				   values[4];
-	bool				   nulls[4] = {false};
+	double				   seconds;
+	OutboxRows			   row = {0};
 
 	if (!PG_ARGISNULL(0))
 		t = outbox_sinks_in_session(text_to_cstring(PG_GETARG_TEXT_PP(0)), &problem);
-	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
-		elog(ERROR, "sink_properties() returns no row");
 	d = t ? t : webhook;
-	values[0] = CStringGetTextDatum(d->default_format ? d->default_format :
-														webhook->default_format);
-	values[1] = Int32GetDatum(d->default_in_flight > 0 ? d->default_in_flight :
-														 webhook->default_in_flight);
-	values[2] = DirectFunctionCall7(make_interval, Int32GetDatum(0), Int32GetDatum(0),
-									Int32GetDatum(0), Int32GetDatum(0), Int32GetDatum(0),
-									Int32GetDatum(0),
-									Float8GetDatum((d->default_timeout > 0 ?
-														d->default_timeout :
-														webhook->default_timeout) /
-												   1000.0));
-	values[3] = BoolGetDatum(t && t->attribute_prefix);
-	PG_RETURN_DATUM(HeapTupleGetDatum(heap_form_tuple(desc, values, nulls)));
+	put_value(&row,
+			  CStringGetTextDatum(d->default_format ? d->default_format :
+													  webhook->default_format));
+	put_value(&row,
+			  Int32GetDatum(d->default_in_flight > 0 ? d->default_in_flight :
+													   webhook->default_in_flight));
+	seconds = (d->default_timeout > 0 ? d->default_timeout : webhook->default_timeout) /
+		1000.0;
+	put_value(&row,
+			  DirectFunctionCall7(make_interval, Int32GetDatum(0), Int32GetDatum(0),
+								  Int32GetDatum(0), Int32GetDatum(0), Int32GetDatum(0),
+								  Int32GetDatum(0), Float8GetDatum(seconds)));
+	put_value(&row, BoolGetDatum(t && t->attribute_prefix));
+	PG_RETURN_DATUM(outbox_return_row(fcinfo, &row));
 }
 
 /* A value in credentials that is no string.  No error repeats anything of it. */
