@@ -154,9 +154,7 @@ load_endpoint(const OutboxEndpointRow *s)
 	ep->tally->last_active_at = GetCurrentTimestamp();
 	outbox_cursor_copy(&ep->feed->cursor, &p.cursor);
 	if (outbox_head_has_place(&ep->feed->cursor))
-	{
 		outbox_cursor_clear(&ep->feed->cursor);
-	}
 	else
 		outbox_window_count_again(ep, &outbox_loop.head);
 	outbox_cursor_clear(&p.cursor);
