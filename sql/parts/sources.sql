@@ -188,7 +188,9 @@ SELECT f.name,
        (SELECT COALESCE(sum(COALESCE(m.at_most, GREATEST(m.at_least, 1))), 0)::int8 FROM outbox.missed_events m WHERE m.source = f.name) AS missed
 FROM outbox.followed f
 LEFT JOIN pg_subscription s ON s.oid = f.subscription
-LEFT JOIN pg_stat_subscription w ON w.subid = f.subscription AND w.relid IS NULL;
+-- From 16 on several processes may apply.
+LEFT JOIN (SELECT p.subid, max(p.pid) AS pid, max(p.last_msg_receipt_time) AS last_msg_receipt_time
+           FROM pg_stat_subscription p WHERE p.relid IS NULL GROUP BY p.subid) w ON w.subid = f.subscription;
 COMMENT ON VIEW outbox.sources IS 'Servers whose events are delivered here, and whether their events come';
 COMMENT ON COLUMN outbox.sources.name IS 'name that `outbox.follow()` was given';
 COMMENT ON COLUMN outbox.sources.state IS '`streaming`, `behind`, `copying`, `disconnected`, `refused`, `disabled`, `slot_lost`, `publication_lost`, `version_differs`, `restored` or `gone`';
