@@ -251,7 +251,8 @@ BEGIN
     -- it for all of them.  Snapshots are numbered in their order, and each event has the
     -- number of the first one that sees it.  The events before that which an endpoint has
     -- not read, because their transaction committed late, are parked.  They are found as a
-    -- worker finds them (src/log/README.md).
+    -- worker finds them (src/log/README.md).  OFFSET 0: by their index, since a pass over
+    -- the log, which seems cheaper where it is small, would be one for each endpoint.
     WITH p AS MATERIALIZED (
         SELECT q.read::text AS read, q.reading::text AS reading, q.last_seq, q.seq, q.seq_low,
                array_agg(q.endpoint_id) AS endpoints
@@ -289,12 +290,13 @@ BEGIN
         SELECT s.endpoint_id, e.seq, e.id, outbox.order_key(e.tenant, e.key), v.*, 0, now(), now()
         FROM f
         CROSS JOIN LATERAL (
-            SELECT q.* FROM outbox.events q
-            WHERE q.xid = ANY (ARRAY(SELECT pg_snapshot_xip(f.latest))) AND q.seq <= f.far
+            SELECT l.* FROM pg_snapshot_xip(f.latest) x (xid)
+            CROSS JOIN LATERAL (SELECT * FROM outbox.events q WHERE q.xid = x.xid AND q.seq <= f.far OFFSET 0) l
             UNION ALL
-            SELECT q.* FROM outbox.events q
-            WHERE f.reading IS NOT NULL AND q.xid = ANY (ARRAY(SELECT pg_snapshot_xip(f.read)))
-            AND q.seq > f.last_seq AND q.seq <= f.far
+            SELECT l.* FROM pg_snapshot_xip(f.read) x (xid)
+            CROSS JOIN LATERAL (SELECT * FROM outbox.events q WHERE q.xid = x.xid AND q.seq > f.last_seq
+                                AND q.seq <= f.far OFFSET 0) l
+            WHERE f.reading IS NOT NULL
             UNION ALL
             SELECT q.* FROM outbox.events q WHERE q.seq > f.low AND q.seq <= f.far) e
         CROSS JOIN LATERAL (SELECT outbox.log_xid(e.epoch, e.xid) AS xid) x
