@@ -42,6 +42,7 @@ my %odd = (
 	'timestamp with time zone' => [ map { "'$_'" } 'infinity', '-infinity', '294276-12-31 23:59:59+00', '4713-01-01 00:00+00 BC', 'epoch' ],
 	integer => [ 0, -1, 2147483647, -2147483648 ],
 	bigint => [ 0, -1, '9223372036854775807', '-9223372036854775808' ],
+	oid => [ 0, 4294967295 ],
 	xid8 => [ "'0'", "'18446744073709551615'" ],
 	real => [ map { "'$_'" } qw(NaN Infinity -Infinity 0 -1 1e-40 3e38) ],
 	uuid => [ map { "'$_'" } '00000000-0000-0000-0000-000000000000', 'ffffffff-ffff-ffff-ffff-ffffffffffff' ],
