@@ -49,6 +49,19 @@ END $$;
 COMMENT ON FUNCTION outbox.farthest_behind IS
 'The endpoint that has read least of the log, also for a replay (NULL: none is behind, or a table is locked)';
 
+CREATE FUNCTION outbox.sources_now() RETURNS text
+LANGUAGE plpgsql STABLE SECURITY DEFINER COST 1 SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
+AS $$
+BEGIN
+    RETURN (SELECT concat('not streaming: ', string_agg(concat('source ', f.name, ' (', f.state, ')'), ', '),
+                          '; see outbox.sources')
+            FROM outbox.sources f WHERE f.state <> 'streaming' HAVING count(*) > 0);
+EXCEPTION
+    WHEN lock_not_available THEN RETURN NULL;
+END $$;
+COMMENT ON FUNCTION outbox.sources_now IS
+'Which sources do not stream, in words (NULL: all do, or a table is locked)';
+
 CREATE FUNCTION outbox.kept_for(log text) RETURNS interval
 LANGUAGE plpgsql STABLE SECURITY DEFINER COST 1 SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
 AS $$

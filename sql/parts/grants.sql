@@ -25,7 +25,7 @@ BEGIN
     functions (purpose, names) AS (VALUES
         ('emit', '{emit,emit_bytes}'::name[]),
         ('watch', '{metrics,preloaded,worker_slots,step_holds,lock_holders,endpoint_stats,parked_count,topic_in,filter_matches,forgets,
-                    log_size_now,size_now,farthest_behind,kept_for,retention_held,scheduled_now,events_taken,
+                    log_size_now,size_now,farthest_behind,kept_for,retention_held,scheduled_now,sources_now,events_taken,
                     is_pending,newest_position,run_attempts_of,deliveries_page,figures,tenant_usage,asyncapi}'),
         ('operate', '{create_endpoint,alter_endpoint,drop_endpoint,pause_endpoint,resume_endpoint,seek_endpoint,
                       rotate_secret,endpoint_secret,endpoint_public_key,set_secrets,retry,resend,discard,replay,cancel_replay,cancel,wait_for,send_test,

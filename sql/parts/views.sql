@@ -538,10 +538,7 @@ SELECT CASE WHEN NOT outbox.preloaded() THEN 'not_preloaded'
             WHEN w.pid IS NULL AND (SELECT d.datistemplate FROM pg_database d WHERE d.datname = current_database())
                  THEN 'no worker serves a template database (IS_TEMPLATE)'
             WHEN w.state = 'starting' THEN COALESCE(w.reason, 'the worker is starting')
-            ELSE COALESCE(w.reason, h.reason,
-                          (SELECT concat('not streaming: ', string_agg(concat('source ', f.name, ' (', f.state, ')'), ', '),
-                                         '; see outbox.sources') FROM outbox.sources f WHERE f.state <> 'streaming' HAVING count(*) > 0),
-                          r.reason) END AS reason,
+            ELSE COALESCE(w.reason, h.reason, outbox.sources_now(), r.reason) END AS reason,
        l.bytes AS log_bytes,
        outbox.size_now('{attempt_log_0,attempt_log_1,attempt_log_2,attempt_runs_0,attempt_runs_1,attempt_runs_2}') AS attempts_bytes,
        outbox.size_now('{parked,kept_events}') AS parked_bytes,

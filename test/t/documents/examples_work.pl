@@ -315,7 +315,7 @@ my @internal = qw(
   portal_cursor portal_endpoint portal_hint portal_key portal_own portal_settings portal_spend portal_spend_challenges
   portal_tenant position_now preloaded probe refuse_copy refuse_in_block refuse_subscribed require_endpoint require_library
   require_own reseal resolve_start retention_held run_attempts run_attempts_of same_history scheduled_now
-  schema_problem seal shared_rows shown shown_request sink_properties size_now skip_replicated source_of start_replay step_holds
+  schema_problem seal shared_rows shown shown_request sink_properties size_now skip_replicated source_of sources_now start_replay step_holds
   store_credentials stored_credentials take take_over taken_to tenant_series timeline unseal wake_launcher wake_workers
   with_defaults worker_slots);
 my $not_promised = join '|', @internal;
