@@ -76,7 +76,7 @@ my $read = rows_read() - $begun;
 note("$read rows read for 5 events");
 cmp_ok($read, '<', $others / 2, 'rows of the log that were read');
 is(got('/ok/acme'), '0 1 2 7', 'each of its events');
-is(got('/ok/globex'), '4 6', 'its topics and its filter apply');
+is(join(' ', sort split / /, got('/ok/globex')), '4 6', 'its topics and its filter apply');    # they have no key
 
 ask("SELECT outbox.resume_endpoint('bulk')");
 ok(wait_sql($node, "SELECT pending = 0 AND pending_exact AND delivered = $bulk FROM outbox.stats WHERE endpoint = 'bulk'"),
