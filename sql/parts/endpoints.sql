@@ -104,9 +104,10 @@ BEGIN
     IF a.change_id % 100 = 0 THEN
         DELETE FROM outbox.endpoint_audit d
         WHERE d.change_id IN (
-            SELECT o.change_id FROM (SELECT c.change_id FROM outbox.endpoint_audit c ORDER BY c.change_id LIMIT 200) c
-            JOIN outbox.endpoint_audit o USING (change_id)
-            WHERE o.at < clock_timestamp() - interval '90 days' FOR UPDATE OF o SKIP LOCKED);
+            SELECT o.change_id FROM outbox.endpoint_audit o
+            WHERE o.change_id <= (SELECT max(f.change_id) FROM (
+                SELECT c.change_id FROM outbox.endpoint_audit c ORDER BY c.change_id LIMIT 200) f)
+            AND o.at < clock_timestamp() - interval '90 days' FOR UPDATE SKIP LOCKED);
         DELETE FROM outbox.endpoint_audit d
         WHERE d.change_id IN (
             SELECT o.change_id FROM outbox.endpoint_audit o
