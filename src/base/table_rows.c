@@ -20,6 +20,7 @@
 #include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
+#include "utils/tuplestore.h"
 
 #include "base/compat.h"
 #include "base/version.h"
