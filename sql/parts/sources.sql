@@ -31,7 +31,9 @@ BEGIN
                 ' (SELECT e.created_at::text FROM outbox.emitted e ORDER BY e.xid DESC, e.seq DESC LIMIT 1)]'
                 ' FROM outbox.check_in(%1$L, NULL) c LEFT JOIN pg_replication_slots s ON s.slot_name = %1$L',
                 had.slot, f.publication)) r;
+            -- A failed outbox.follow_anew() leaves no slot, and is called again.
             lost := CASE WHEN has[10] IS NULL THEN 'publication_lost'
+                         WHEN has[5] IS NULL AND had.lost = 'restored' THEN 'restored'
                          WHEN has[5] IS NULL OR has[5] = 'lost' THEN 'slot_lost'
                          WHEN has[11] <> '1.0' THEN 'version_differs'
                          WHEN NOT outbox.same_history(had, has[1]::int8, has[12]::pg_lsn, has[2], has[10]::oid) THEN 'restored' END;
@@ -56,7 +58,9 @@ BEGIN
                     WHEN 'slot_lost' THEN 'the source no longer has its replication slot; call outbox.follow() again'
                     WHEN 'version_differs' THEN format(
                         'its sql/source.sql has version %s, and this server knows 1.0; update the older of the two', has[11])
-                    WHEN 'restored' THEN 'this server or the source was restored or promoted, or its publication made anew; it is followed anew' END,
+                    WHEN 'restored' THEN CASE WHEN had.lost = 'restored' THEN o.problem
+                        ELSE 'this server or the source was restored or promoted, or its publication made anew; it is followed anew' END
+                    END,
                 last_event_at = COALESCE(has[13]::timestamptz, o.last_event_at),
                 behind = has[7]::int8, retained = has[8]::int8, room = has[9]::int8,
                 round = o.round + (lost IS NULL)::int4,
@@ -154,6 +158,7 @@ BEGIN
             total := total + outbox.take_over(f.name, f.subconninfo, f.publication, f.keep, '10 s', false);
             RAISE LOG 'outbox follows source "%" anew: this server or the source was restored or promoted', f.name;
         EXCEPTION WHEN OTHERS THEN
+            RAISE LOG 'outbox could not follow source "%" anew yet: %', f.name, SQLERRM;
             UPDATE outbox.followed o SET problem = SQLERRM WHERE o.name = f.name;
         END;
     END LOOP;
