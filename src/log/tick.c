@@ -399,6 +399,22 @@ outbox_cursor_has_place_in(const OutboxCursor *c, const OutboxCursor *leader,
 		outbox_cursor_start(c, tick) >= outbox_cursor_start(leader, tick);
 }
 
+void
+outbox_cursor_begin(OutboxCursor *c, OutboxTick *tick)
+{
+	if (c->reading != tick)
+		outbox_cursor_set(c, c->read, tick, outbox_cursor_start(c, tick));
+}
+
+void
+outbox_cursor_follow(OutboxCursor *c, const OutboxCursor *page)
+{
+	if (page->reading)
+		c->last_seq = Max(c->last_seq, page->last_seq);
+	else
+		outbox_cursor_set(c, page->read, NULL, 0);
+}
+
 /* About where in the log it is. */
 int64
 outbox_cursor_near(const OutboxCursor *c)

@@ -105,12 +105,15 @@ extern bool outbox_cursor_covers(const OutboxCursor *c, uint64 xid, int64 seq);
  * Readers at several places that read one page.  _may_read_to is true if a reader at the
  * cursor may read up to 'tick'.  _start returns behind which row it then is.  _has_place_in
  * is true if pages that are read from 'leader' on have all the rows that it lacks up to
- * where they end.  _near returns about where in the log it is.
+ * where they end.  _begin lets it read up to 'tick', if it does not yet.  _follow: it has come
+ * as far as 'page', where these pages end.  _near returns about where in the log it is.
  */
 extern bool	 outbox_cursor_may_read_to(const OutboxCursor *c, const OutboxTick *tick);
 extern int64 outbox_cursor_start(const OutboxCursor *c, const OutboxTick *tick);
 extern bool	 outbox_cursor_has_place_in(const OutboxCursor *c, const OutboxCursor *leader,
 										const OutboxTick *tick);
+extern void	 outbox_cursor_begin(OutboxCursor *c, OutboxTick *tick);
+extern void	 outbox_cursor_follow(OutboxCursor *c, const OutboxCursor *page);
 extern int64 outbox_cursor_near(const OutboxCursor *c);
 
 #endif /* OUTBOX_TICK_H */

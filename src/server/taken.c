@@ -117,10 +117,12 @@ outbox_taken_forget(void)
 		OutboxTaken *taken = &outbox_shared->taken[i];
 		Oid			 subscription = taken->subscription;
 
+		if (!OidIsValid(subscription))
+			continue;
+
 		/* A subscription is committed before it is here, so a new snapshot sees it. */
 		InvalidateCatalogSnapshot();
-		if (!OidIsValid(subscription) ||
-			SearchSysCacheExists1(SUBSCRIPTIONOID, ObjectIdGetDatum(subscription)))
+		if (SearchSysCacheExists1(SUBSCRIPTIONOID, ObjectIdGetDatum(subscription)))
 			continue;
 		LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
 		if (taken->subscription == subscription)

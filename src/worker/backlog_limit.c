@@ -294,8 +294,7 @@ join(MovedPage *page, const OutboxCursor *from, OutboxTick *tick)
 
 		if (ep != page->leader && !outbox_cursor_has_place_in(c, from, tick))
 			continue;
-		if (c->reading != tick)
-			outbox_cursor_set(c, c->read, tick, outbox_cursor_start(c, tick));
+		outbox_cursor_begin(c, tick);
 		ep->feed->page = page->number;
 		page->members[n++] = ep;
 	}
@@ -379,12 +378,8 @@ page_takes(void *arg, void *wanted, OutboxEvent *event)
 static void
 advance(const MovedPage *page, OutboxEndpoint *ep, const OutboxCursor *place)
 {
-	OutboxCursor *c = &ep->feed->cursor;
-
-	if (ep->feed->page == page->number && place->reading)
-		c->last_seq = Max(c->last_seq, place->last_seq);
-	else if (ep->feed->page == page->number)
-		outbox_cursor_set(c, place->read, NULL, 0);
+	if (ep->feed->page == page->number)
+		outbox_cursor_follow(&ep->feed->cursor, place);
 	if (ep->place.keeps)
 		(void) outbox_endpoint_overflow_ready(ep, PG_INT64_MAX);
 	if (place_of(ep) < page->cut)

@@ -387,8 +387,7 @@ join(Pages *pages, const OutboxCursor *from)
 			 !may_take_from(pages, ep, from->read) ||
 			 (spares_memory(pages, ep) && outbox_cursor_start(c, tick) > from->last_seq)))
 			continue;
-		if (c->reading != tick)
-			outbox_cursor_set(c, c->read, tick, outbox_cursor_start(c, tick));
+		outbox_cursor_begin(c, tick);
 		ep->feed->page = pages->number;
 		pages->members[n++] = ep;
 	}
@@ -579,14 +578,11 @@ read_pages(Reader *r, OutboxEndpoint *first, TimestampTz now, XLogRecPtr *lsn)
 	for (int i = 0; i < pages.n; i++)
 	{
 		OutboxEndpoint *ep = pages.members[i];
-		OutboxCursor   *c = place_of(r, ep);
 
-		if (ep->feed->page == number && place.reading)
-			c->last_seq = Max(c->last_seq, place.last_seq);
-		else if (ep->feed->page == number)
+		if (ep->feed->page == number)
 		{
-			outbox_cursor_set(c, place.read, NULL, 0);
-			if (ep != pages.leader)
+			outbox_cursor_follow(place_of(r, ep), &place);
+			if (!place.reading && ep != pages.leader)
 				r->ended(ep);
 		}
 		if (ep != pages.leader)
