@@ -16,7 +16,7 @@ use Time::HiRes qw(time usleep);
 
 use OutboxTest::Receiver;
 
-our @EXPORT = qw(own_network start_front start_dns start_hostile start_hostile_tls lines_of make_ca make_cert);
+our @EXPORT = qw(own_network start_front start_nginx start_dns start_hostile start_hostile_tls lines_of make_ca make_cert);
 
 # Runs the test again in a network namespace in which all addresses are local,
 # with a resolv.conf that names the server of start_dns().  No privilege is
@@ -99,6 +99,30 @@ sub start_front
 
 	chomp(my $port = PostgreSQL::Test::Utils::slurp_file("$dir/ready"));
 	return { port => $port, journal => "$dir/journal", pid => $pid };
+}
+
+# Starts nginx with the certificate "good" of this directory, and with this in its http block.
+sub start_nginx
+{
+	my ($nginx, $dir, $http) = @_;
+	my $temp = join "\n\t", map { "${_}_temp_path $dir/nginx/$_;" } qw(client_body proxy fastcgi uwsgi scgi);
+
+	mkdir "$dir/nginx" or die "$dir: $!";
+	PostgreSQL::Test::Utils::append_to_file("$dir/nginx/conf", <<"CONF");
+daemon off;
+pid $dir/nginx/pid;
+error_log stderr;
+worker_processes 1;
+events { worker_connections 512; }
+http {
+	$temp
+	ssl_certificate $dir/good.crt;
+	ssl_certificate_key $dir/good.key;
+$http}
+CONF
+	# It writes its pid once it listens.
+	start("$dir/nginx/pid", $nginx, '-c', "$dir/nginx/conf", '-p', "$dir/nginx");
+	return;
 }
 
 # The name server of own_network(); returns a function that sets its names:

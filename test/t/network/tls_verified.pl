@@ -203,38 +203,15 @@ SKIP:
 	my $port = PostgreSQL::Test::Cluster::get_free_port();
 	my $narrow = PostgreSQL::Test::Cluster::get_free_port();
 	my $brief = PostgreSQL::Test::Cluster::get_free_port();
-	mkdir "$dir/nginx";
-	append_to_file("$dir/nginx/conf", <<"CONF");
-daemon off;
-pid $dir/nginx/pid;
-error_log stderr;
-worker_processes 1;
-events { worker_connections 512; }
-http {
+	start_nginx($nginx, $dir, <<"HTTP");
 	log_format protocol '\$server_protocol \$connection \$ssl_session_reused \$request_uri';
 	access_log $dir/nginx/access protocol;
-	client_body_temp_path $dir/nginx/body;
-	proxy_temp_path $dir/nginx/proxy;
-	fastcgi_temp_path $dir/nginx/f;
-	uwsgi_temp_path $dir/nginx/u;
-	scgi_temp_path $dir/nginx/s;
 	ssl_session_cache shared:sessions:1m;
 	ssl_protocols TLSv1.2 TLSv1.3;
-	ssl_certificate $dir/good.crt;
-	ssl_certificate_key $dir/good.key;
 	server { listen 127.0.0.1:$port ssl http2; location / { proxy_pass http://127.0.0.1:$receiver->{port}; } }
 	server { listen 127.0.0.1:$narrow ssl http2; http2_max_concurrent_streams 1; location / { proxy_pass http://127.0.0.1:$receiver->{port}; } }
 	server { listen 127.0.0.1:$brief ssl http2; keepalive_requests 7; location / { proxy_pass http://127.0.0.1:$receiver->{port}; } }
-}
-CONF
-	my $pid = fork // die "fork: $!";
-	if ($pid == 0)
-	{
-		open(STDOUT, '>&', \*STDERR);
-		exec $nginx, '-c', "$dir/nginx/conf", '-p', "$dir/nginx" or POSIX::_exit(127);
-	}
-	push @OutboxTest::Receiver::started, $pid;
-	wait_until { IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $port) } 'nginx';
+HTTP
 
 	my %two = (h2 => $port, h2_narrow => $narrow, h2_brief => $brief);
 	my $version = q[, config => '{"http_version": "%s"}'];

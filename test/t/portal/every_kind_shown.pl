@@ -90,30 +90,10 @@ SKIP:
 	my $libcurl = `curl-config --features 2>/dev/null` // '';
 	skip 'no HTTP/2', 1 if (`$nginx -V 2>&1` // '') !~ /http_v2/ || ($libcurl && $libcurl !~ /HTTP2/);
 	$port{speaks_2} = PostgreSQL::Test::Cluster::get_free_port();
-	mkdir "$dir/nginx";
-	my $temp = join "\n", map { "${_}_temp_path $dir/nginx/$_;" } qw(client_body proxy fastcgi uwsgi scgi);
-	append_to_file("$dir/nginx/conf", <<"CONF");
-daemon off;
-pid $dir/nginx/pid;
-error_log stderr;
-worker_processes 1;
-events { worker_connections 64; }
-http {
+	start_nginx($nginx, $dir, <<"HTTP");
 	access_log off;
-	$temp
-	ssl_certificate $dir/good.crt;
-	ssl_certificate_key $dir/good.key;
 	server { listen 127.0.0.1:$port{speaks_2} ssl http2; location / { proxy_pass http://127.0.0.1:$receiver->{port}; } }
-}
-CONF
-	my $pid = fork // die "fork: $!";
-	if ($pid == 0)
-	{
-		open(STDOUT, '>&', \*STDERR);
-		exec $nginx, '-c', "$dir/nginx/conf", '-p', "$dir/nginx" or POSIX::_exit(127);
-	}
-	push @OutboxTest::Receiver::started, $pid;
-	wait_until { IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $port{speaks_2}) } 'nginx';
+HTTP
 	pass('nginx speaks HTTP/2');
 }
 foreach my $name (sort keys %port)
