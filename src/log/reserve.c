@@ -71,17 +71,16 @@ has_space(Relation reserve, uint64 bytes)
 }
 
 bool
-outbox_reserve_give_up(bool empties)
+outbox_reserve_give_up(OutboxReserveNeed need)
 {
-	BlockNumber least = empties ? 0 : RESERVE_PAGES / 2;
 	Relation	reserve = open_reserve(AccessShareLock);
 	BlockNumber pages = reserve ? RelationGetNumberOfBlocks(reserve) : 0;
-	bool		gives = pages > least &&
+	bool		gives = pages > need &&
 		!has_space(reserve, (uint64) RESERVE_PAGES / 2 * BLCKSZ) &&
 		ConditionalLockRelation(reserve, AccessExclusiveLock);
 
 	if (gives)
-		RelationTruncate(reserve, Max(least, pages - Min(pages, SLICE)));
+		RelationTruncate(reserve, Max(need, pages - Min(pages, SLICE)));
 	if (reserve)
 		table_close(reserve, gives ? NoLock : AccessShareLock);
 	return gives;
@@ -91,7 +90,7 @@ void
 outbox_reserve_give_up_alone(void *given)
 {
 	outbox_txn_begin_step();
-	*(bool *) given = outbox_reserve_give_up(false);
+	*(bool *) given = outbox_reserve_give_up(OUTBOX_RESERVE_TO_WRITE);
 	outbox_txn_commit();
 }
 
@@ -126,6 +125,6 @@ outbox_reserve_fill(void *unused)
  */
 OUTBOX_FUNCTION(outbox_make_room_1_0, 0)
 {
-	(void) outbox_reserve_give_up(false);
+	(void) outbox_reserve_give_up(OUTBOX_RESERVE_TO_CHANGE);
 	PG_RETURN_VOID();
 }

@@ -318,7 +318,7 @@ rotate_events(void *arg)
 	if (!outbox_kept_copy_rest(next))
 		return;
 	OUTBOX_CRASH_POINT("rotate.kept");
-	(void) outbox_reserve_give_up(true);
+	(void) outbox_reserve_give_up(OUTBOX_RESERVE_TO_EMPTY);
 	outbox_empty_table(outbox_table_oid(OUTBOX_TABLE_EVENTS_0 + next));
 	outbox_empty_table(outbox_table_oid(OUTBOX_TABLE_TICKS_0 + next));
 	OUTBOX_CRASH_POINT("rotate.truncated");
@@ -351,7 +351,7 @@ rotate_attempts(void *arg)
 		outbox_txn_abort();
 		return;
 	}
-	(void) outbox_reserve_give_up(true);
+	(void) outbox_reserve_give_up(OUTBOX_RESERVE_TO_EMPTY);
 	outbox_empty_table(outbox_table_oid(OUTBOX_TABLE_ATTEMPT_LOG_0 + next));
 	outbox_empty_table(outbox_table_oid(OUTBOX_TABLE_ATTEMPT_RUNS_0 + next));
 	OUTBOX_CRASH_POINT("attempts.truncated");
