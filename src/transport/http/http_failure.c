@@ -179,12 +179,24 @@ outbox_http_is_lost(const OutboxTransfer *t, CURLcode code)
 		(!t->tried || strncmp(t->errbuf, "Connection died", 15) == 0);
 }
 
-static void
-explain_closed(OutboxTransfer *t, CURLcode code)
+/* True if a proxy refused to connect.  libcurl's code for that depends on its version. */
+static bool
+explain_proxy(OutboxTransfer *t)
 {
 	char detail[64];
 	long number = 0;
 
+	curl_easy_getinfo(t->easy, CURLINFO_HTTP_CONNECTCODE, &number);
+	if (t->connected || number < 300)
+		return false;
+	snprintf(detail, sizeof(detail), "the proxy answered %ld", number);
+	outbox_http_fail(t, OUTBOX_FAILURE_CONNECT, detail, "");
+	return true;
+}
+
+static void
+explain_closed(OutboxTransfer *t, CURLcode code)
+{
 	/*
 	 * Of HTTP/2, these are streams that were refused.  None of them was an attempt, so this
 	 * request was not sent.
@@ -195,15 +207,8 @@ explain_closed(OutboxTransfer *t, CURLcode code)
 		t->outcome.lost = t->sent;
 		return;
 	}
-	curl_easy_getinfo(t->easy, CURLINFO_HTTP_CONNECTCODE, &number);
-	if (!t->connected && number >= 300)
-	{
-		snprintf(detail, sizeof(detail), "the proxy answered %ld", number);
-		outbox_http_fail(t, OUTBOX_FAILURE_CONNECT, detail, "");
-	}
-	else
-		outbox_http_fail(t, OUTBOX_FAILURE_CLOSED,
-						 "the connection was closed before the answer", "");
+	outbox_http_fail(t, OUTBOX_FAILURE_CLOSED,
+					 "the connection was closed before the answer", "");
 }
 
 /* Stores in words why a request ended without a usable answer. */
@@ -240,6 +245,9 @@ outbox_http_explain(OutboxTransfer *t, CURLcode code)
 							 "could not resolve the proxy's name" :
 							 "could not resolve host",
 						 "");
+	else if ((failure == OUTBOX_FAILURE_CONNECT || failure == OUTBOX_FAILURE_CLOSED) &&
+			 explain_proxy(t))
+		return;
 	else if (failure == OUTBOX_FAILURE_CONNECT)
 		explain_no_connection(t);
 	else if (failure == OUTBOX_FAILURE_TIMEOUT)
