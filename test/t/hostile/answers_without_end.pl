@@ -33,9 +33,11 @@ my $worker = worker_pid($node);
 
 # What comes of each of them: words of the error, or undef for a delivery
 my $coded = qr/^the answer has a transfer coding other than chunked$/;
-my $much = qr/^the receiver sent too much that is no part of an answer$/;
-my $flood = qr/^the receiver sent too much|^the answer is not valid HTTP|^the connection was closed/;
-my $head = qr/^the header of the answer is too long|sent too much|^the answer is not valid HTTP|^the connection was closed/;
+# Of the bounds on bytes and on time, either may come first.
+my $rests = qr/^timed out after 20 s, because its answer took too much of the worker's time$/;
+my $much = qr/^the receiver sent too much that is no part of an answer$|$rests/;
+my $flood = qr/^the receiver sent too much|^the answer is not valid HTTP|^the connection was closed|$rests/;
+my $head = qr/^the header of the answer is too long|sent too much|^the answer is not valid HTTP|^the connection was closed|$rests/;
 my %plain = (
 	'codes its chunks' => $coded,
 	'codes its chunks in several lines' => $coded,
