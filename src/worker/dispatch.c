@@ -46,6 +46,9 @@
 #define AFTER_LACK (100 * 1000)
 #define EACH_LACK 2000
 
+/* After requests that the receiver did not take, the endpoint waits for so many µs each. */
+#define EACH_LOST 20000
+
 /*
  * µs of slot-time that a request counts at least.  To begin one takes time of the round,
  * however soon it ends.  Thousands of endpoints whose receivers are down would otherwise
@@ -145,8 +148,8 @@ not_sent(OutboxDelivery *d, const OutboxOutcome *o, TimestampTz now)
 	if (o->lacks)
 	{
 		until = Max(until, now + AFTER_LACK) + EACH_LACK;
-		outbox_pace_wait(&ep->pace, until);
-		outbox_endpoint_note_lack(ep, o->lacks, until);
+		outbox_pace_wait(&ep->pace, Max(until, ep->pace.retry_at + o->lost * EACH_LOST));
+		outbox_endpoint_note_lack(ep, o->lacks, ep->pace.retry_at);
 	}
 	outbox_busy_add(ep);
 }

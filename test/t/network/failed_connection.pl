@@ -7,6 +7,7 @@ use OutboxTest::Network;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(time);
 
 my $dir = PostgreSQL::Test::Utils::tempdir();
 make_ca($dir, 'authority');
@@ -77,6 +78,9 @@ ask(q{SELECT outbox.create_endpoint('busy', '} . secure('busy') . q{', topics =>
 ask("SELECT count(outbox.emit('busy', '{}')) FROM generate_series(1, 20)");
 ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.stats WHERE endpoint = 'busy' AND reason = 'the receiver refuses streams of HTTP/2'"),
 	'streams are refused: outbox.stats says so');
+my ($since, $had) = (time, scalar(lines_of($hostile->{journal}, qr/^busy\trefused/)));
+wait_until { time - $since >= 3 && lines_of($hostile->{journal}, qr/^busy\trefused/) >= $had + 40 } 'it is asked again';
+cmp_ok(lines_of($hostile->{journal}, qr/^busy\trefused/) - $had, '<=', 40 + 150 * (time - $since), 'but not without a pause');
 unlink "$hostile->{journal}.busy";
 ok(wait_sql($node, "SELECT count(*) FILTER (WHERE status = 'delivered') = 20 FROM outbox.deliveries WHERE endpoint = 'busy'"),
 	'none is dead, and all are delivered when they are taken');
