@@ -18,6 +18,7 @@
 #include "funcapi.h"
 #include "utils/array.h"
 #include "utils/inval.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/rel.h"
 #include "utils/tuplestore.h"
@@ -327,6 +328,28 @@ outbox_add_row(FunctionCallInfo fcinfo, OutboxRows *row)
 	outbox_expect_columns(fcinfo, rsinfo->setDesc, (int) row->n);
 	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row->values, row->nulls);
 	row->n = 0;
+}
+
+Datum
+outbox_rows_array(Oid table, const OutboxRows *rows, Oid *type)
+{
+	Relation  rel = table_open(table, NoLock);
+	TupleDesc desc = RelationGetDescr(rel);
+	Oid		  row_type = rel->rd_rel->reltype;
+	int		  n = (int) (rows->n / desc->natts);
+	Datum	 *elems = palloc(sizeof(Datum) * Max(n, 1));
+
+	for (int i = 0; i < n; i++)
+	{
+		size_t first = (size_t) i * desc->natts;
+
+		elems[i] = HeapTupleGetDatum(
+			heap_form_tuple(desc, rows->values + first, rows->nulls + first));
+	}
+	table_close(rel, NoLock);
+	*type = get_array_type(row_type);
+	return PointerGetDatum(
+		construct_array(elems, n, row_type, -1, false, TYPALIGN_DOUBLE));
 }
 
 /* Rules and foreign tables are not handled: the tables are the extension's. */

@@ -102,9 +102,21 @@ extern void outbox_put_column(OutboxRows *rows, Datum value, bool null);
 #define put_null(rows) outbox_put_column(rows, (Datum) 0, true)
 #define put_if(rows, there, value) ((there) ? put_value(rows, value) : put_null(rows))
 
+static inline void
+put_text(OutboxRows *rows, const char *text) /* NULL: the column is NULL */
+{
+	put_if(rows, text != NULL, CStringGetTextDatum(text));
+}
+
 /* Returns the row from a function, or moves it into the set that the function returns. */
 extern Datum outbox_return_row(FunctionCallInfo fcinfo, const OutboxRows *row);
 extern void	 outbox_add_row(FunctionCallInfo fcinfo, OutboxRows *row);
+
+/*
+ * Returns an array of the rows, which are rows of the table, and its type in '*type': an
+ * argument for a statement that writes all of them.
+ */
+extern Datum outbox_rows_array(Oid table, const OutboxRows *rows, Oid *type);
 
 /*
  * Appends rows to one of the extension's tables, with one WAL record for a page of them.

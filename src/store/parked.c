@@ -295,69 +295,110 @@ outbox_parked_load_followers(OutboxEndpoint *ep, TimestampTz until)
 	}
 }
 
+/* Puts the row that the delivery gets: the columns of outbox.parked. */
 static void
-park(OutboxEndpoint *ep, OutboxDelivery *d)
+put_row(OutboxRows *rows, const OutboxEndpoint *ep, const OutboxDelivery *d)
 {
 	static const char *const status[] = {
 		[OUTBOX_VERDICT_RETRY] = "retrying",
 		[OUTBOX_VERDICT_BLOCKED] = "blocked",
 		[OUTBOX_VERDICT_DEAD] = "dead",
 	};
-	static SPIPlanPtr plan;
+	bool dead = d->verdict == OUTBOX_VERDICT_DEAD;
 
-	outbox_plan_run(
-		&plan,
-		"INSERT INTO outbox.parked AS p (endpoint_id, seq, event_id, key, status,"
-		" reason, attempts, first_attempt_at, next_attempt_at, last_status_code,"
-		" last_error, redelivery, parked_at, batch)"
-		" VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, pg_catalog.now(), $13)"
-		" ON CONFLICT (endpoint_id, seq) DO UPDATE SET status = $5, reason = $6,"
-		" attempts = $7, first_attempt_at = $8, next_attempt_at = $9,"
-		" last_status_code = COALESCE($10, p.last_status_code),"
-		" last_error = COALESCE($11, p.last_error), redelivery = $12, batch = $13",
-		arg_int4(ep->id), arg_int8(d->seq),
-		arg_datum(UUIDOID, UUIDPGetDatum(&d->event->id)), arg_text(d->event->order_key),
-		arg_text(status[d->verdict]),
-		arg_text(d->verdict == OUTBOX_VERDICT_DEAD ? d->reason : NULL),
-		arg_int4(d->attempts),
-		arg_or_null(TIMESTAMPTZOID, TimestampTzGetDatum(d->first_attempt_at),
-					d->first_attempt_at == 0),
-		arg_or_null(TIMESTAMPTZOID, TimestampTzGetDatum(d->next_attempt_at),
-					d->verdict != OUTBOX_VERDICT_RETRY),
-		arg_or_null(INT4OID, Int32GetDatum(d->last_status), d->last_status == 0),
-		arg_text(d->error), arg_int2(d->redelivery),
-		arg_or_null(INT8OID, Int64GetDatum(d->group),
-					d->group == 0 || d->verdict == OUTBOX_VERDICT_BLOCKED));
+	put_value(rows, Int32GetDatum(ep->id));
+	put_value(rows, Int64GetDatum(d->seq));
+	put_value(rows, UUIDPGetDatum(&d->event->id));
+	put_text(rows, d->event->order_key);
+	put_text(rows, status[d->verdict]);
+	put_text(rows, dead ? d->reason : NULL);
+	put_value(rows, Int32GetDatum(d->attempts));
+	put_if(rows, d->first_attempt_at != 0, TimestampTzGetDatum(d->first_attempt_at));
+	put_if(rows, d->verdict == OUTBOX_VERDICT_RETRY,
+		   TimestampTzGetDatum(d->next_attempt_at));
+	put_if(rows, d->last_status != 0, Int32GetDatum(d->last_status));
+	put_text(rows, d->error);
+	put_value(rows, TimestampTzGetDatum(GetCurrentTransactionStartTimestamp()));
+	put_value(rows, Int16GetDatum(d->redelivery));
+	put_if(rows, d->group != 0 && d->verdict != OUTBOX_VERDICT_BLOCKED,
+		   Int64GetDatum(d->group));
 }
 
 static void
-unpark(OutboxEndpoint *ep, OutboxDelivery *d)
+write_rows(const OutboxRows *rows)
+{
+	static SPIPlanPtr plan;
+	Oid				  type;
+	Datum array = outbox_rows_array(outbox_table_oid(OUTBOX_TABLE_PARKED), rows, &type);
+
+	outbox_plan_run(
+		&plan,
+		"INSERT INTO outbox.parked AS p SELECT * FROM pg_catalog.unnest($1)"
+		" ON CONFLICT (endpoint_id, seq) DO UPDATE SET status = excluded.status,"
+		" reason = excluded.reason, attempts = excluded.attempts,"
+		" first_attempt_at = excluded.first_attempt_at,"
+		" next_attempt_at = excluded.next_attempt_at, last_status_code"
+		" = COALESCE(excluded.last_status_code, p.last_status_code),"
+		" last_error = COALESCE(excluded.last_error, p.last_error),"
+		" redelivery = excluded.redelivery, batch = excluded.batch",
+		arg_datum(type, array));
+}
+
+/*
+ * Each row is looked up by itself: a join would be planned by statistics.  No other process
+ * changes rows of these endpoints.
+ */
+static void
+delete_rows(const Datum *ids, const int64 *seqs, int n)
 {
 	static SPIPlanPtr plan;
 
 	outbox_plan_run(&plan,
-					"DELETE FROM outbox.parked WHERE endpoint_id = $1 AND seq = $2",
-					arg_int4(ep->id), arg_int8(d->seq));
+					"DELETE FROM outbox.parked WHERE ctid = ANY (ARRAY(SELECT p.ctid"
+					" FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2))"
+					" w(id, seq) CROSS JOIN LATERAL (SELECT q.ctid FROM outbox.parked q"
+					" WHERE q.endpoint_id = w.id AND q.seq = w.seq LIMIT 1) p))",
+					arg_datum(INT4ARRAYOID, outbox_array(ids, n, INT4OID)),
+					arg_int8s(seqs, n));
 }
 
 void
-outbox_parked_write(OutboxEndpoint *ep)
+outbox_parked_write(const List *endpoints)
 {
-	int64	  *parked = palloc(sizeof(int64) * Max(ep->queue->nsettling, 1));
-	int		   n = 0;
-	dlist_iter iter;
+	OutboxRows rows = {0};
+	Datum	  *ids;
+	int64	  *sent;
+	int64	  *parked;
+	int		   n = 0, nsent = 0, nparked = 0;
+	ListCell  *cell;
 
-	dlist_foreach(iter, &ep->queue->settling)
+	foreach (cell, endpoints)
+		n += ((OutboxEndpoint *) lfirst(cell))->queue->nsettling;
+	ids = palloc(sizeof(Datum) * Max(n, 1));
+	sent = palloc(sizeof(int64) * Max(n, 1));
+	parked = palloc(sizeof(int64) * Max(n, 1));
+	foreach (cell, endpoints)
 	{
-		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
+		OutboxEndpoint *ep = lfirst(cell);
+		dlist_iter		iter;
 
-		if (d->verdict == OUTBOX_VERDICT_DELIVERED)
-			unpark(ep, d);
-		else
+		dlist_foreach(iter, &ep->queue->settling)
 		{
-			park(ep, d);
-			parked[n++] = d->seq;
+			OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
+
+			if (d->verdict == OUTBOX_VERDICT_DELIVERED)
+			{
+				ids[nsent] = Int32GetDatum(ep->id);
+				sent[nsent++] = d->seq;
+				continue;
+			}
+			put_row(&rows, ep, d);
+			parked[nparked++] = d->seq;
 		}
 	}
-	outbox_kept_add(parked, n);
+	if (nsent > 0)
+		delete_rows(ids, sent, nsent);
+	if (nparked > 0)
+		write_rows(&rows);
+	outbox_kept_add(parked, nparked);
 }

@@ -47,10 +47,10 @@ extern void outbox_parked_load_retries(OutboxEndpoint *ep, const int64 *seqs, in
 extern void outbox_parked_load_followers(OutboxEndpoint *ep, TimestampTz until);
 
 /*
- * In a settle, _write changes the rows of deliveries on 'settling', and _write_gone
- * rows whose event is gone.  _is_gone is true for such a row that is not written yet.
+ * In a settle, _write changes the rows of deliveries on 'settling' of these endpoints, and
+ * _write_gone rows whose event is gone.  _is_gone is true for such a row that is not written yet.
  */
-extern void outbox_parked_write(OutboxEndpoint *ep);
+extern void outbox_parked_write(const List *endpoints);
 extern void outbox_parked_write_gone(void);
 extern bool outbox_parked_is_gone(int32 endpoint_id, int64 seq);
 extern void outbox_parked_gone_written(void); /* when that is committed */

@@ -49,12 +49,12 @@
 #define SINGLY_TIME (200 * 1000) /* µs after which a settle one by one stops */
 
 /*
- * Rows of one transaction, and positions that take as long as such a row.  A row takes 25 to
- * 100 µs, and nothing is sent meanwhile.  Of many rows of one endpoint it writes a part, so
- * that the position, which names the others, is not written for each 50 of them.
+ * Rows of one transaction, during which nothing is sent, and positions that take as long as a
+ * row.  Of many rows of one endpoint it writes a part, so that the position, which names the
+ * others, is not written for each 250 of them.
  */
-#define ROWS_AT_ONCE 50
-#define POSITIONS_OF_ROW 32
+#define ROWS_AT_ONCE 250
+#define POSITIONS_OF_ROW 8
 #define PARTS_OF_ENDPOINT 32
 
 static int		   share_budget; /* endpoints that may still begin to share in this
@@ -266,11 +266,22 @@ complete(Part *part, TimestampTz now)
 }
 
 static void
+write_rows(const Part *part)
+{
+	List			  *endpoints = NIL;
+	OutboxEndpoint	  *ep;
+	dlist_mutable_iter iter;
+
+	FOREACH_IN_PART(part, iter, ep)
+	if (ep->queue->nsettling > 0)
+		endpoints = lappend(endpoints, ep);
+	outbox_parked_write(endpoints);
+	OUTBOX_CRASH_POINT("settle.parked");
+}
+
+static void
 write_endpoint(const Part *part, OutboxPositions *p, OutboxEndpoint *ep, bool *share)
 {
-	if (ep->queue->nsettling > 0)
-		outbox_parked_write(ep);
-	OUTBOX_CRASH_POINT("settle.parked");
 	ep->status.state_written = ep->status.state_dirty && write_state(ep);
 	outbox_own_events_write(ep, ep->status.state_written);
 	if (outbox_proof_waits(ep))
@@ -432,6 +443,7 @@ write_part(void *arg)
 		(moves || part->final || p.now >= outbox_settle_behind_at(part->all)))
 		complete(part, p.now);
 	share_budget = moves ? OUTBOX_SHARE_AT_ONCE : 0;
+	write_rows(part);
 	FOREACH_IN_PART(part, iter, ep)
 	write_endpoint(part, &p, ep, &share);
 	if (moves && (share || head_is_due(part, p.now)))
