@@ -182,31 +182,31 @@ read_log(void *arg)
 	}
 }
 
-/* True if there is something to read now.  Fills 'r'. */
+/* True if there is something to read now, and 'unlocked'.  Fills 'r'. */
 static bool
-reading_is_due(Reading *r, TimestampTz now)
+reading_is_due(Reading *r, bool unlocked, TimestampTz now)
 {
 	*r = (Reading){.now = now,
 				   .head = outbox_step_may(OUTBOX_STEP_READ),
 				   .emitted = pg_atomic_read_u64(&outbox_db->emitted)};
 	r->news = r->head && is_news(r->emitted, now);
-	return now >= outbox_loop.due.retry_locks_at &&
+	return unlocked &&
 		(r->news || outbox_reader_has_work(&outbox_loop.roster.busy, r->head, now));
 }
 
 /*
  * Reads from the log.  While reading the head is on hold, endpoints that are
- * catching up and retries are still read, and the other way round.  True: there is
- * more to read at once.
+ * catching up and retries are still read, and the other way round.  'unlocked': no step
+ * of the rounds before has met a lock just now.  True: there is more to read at once.
  */
 static bool
-read_step(TimestampTz now)
+read_step(bool unlocked, TimestampTz now)
 {
 	Reading			r;
 	OutboxEndpoint *ep;
 	OutboxStepError failure;
 
-	if (!reading_is_due(&r, now))
+	if (!reading_is_due(&r, unlocked, now))
 		return false;
 	if (outbox_step_try(read_log, &r, &failure))
 	{
@@ -399,6 +399,7 @@ time_to_sleep(TimestampTz examined_at, bool more)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	TimestampTz until = Min(outbox_loop.due.publish_at, outbox_chores_next_time());
+	bool		unlocked = now >= outbox_loop.due.retry_locks_at;
 	bool		sharing = outbox_loop.due.settle_at == 0 &&
 		outbox_settle_may_share(&outbox_loop.to_settle);
 	dlist_iter iter;
@@ -419,8 +420,7 @@ time_to_sleep(TimestampTz examined_at, bool more)
 	pg_memory_barrier(); /* outbox_self->endpoints, too, before the counters are read */
 	if (outbox_shares_changed() || ShutdownRequestPending || ConfigReloadPending)
 		return 0;
-	if (outbox_enabled &&
-		((more && now >= outbox_loop.due.retry_locks_at) || reading_is_due(&r, now)))
+	if (outbox_enabled && ((more && unlocked) || reading_is_due(&r, unlocked, now)))
 		return 0;
 	if (outbox_loop.traffic.refill_all && outbox_loop.traffic.sending_allowed)
 		return 0;
@@ -507,7 +507,7 @@ loop(void)
 		TimestampTz now;
 		WaitEvent	event;
 		long		ms;
-		bool		more = false, reads;
+		bool		more = false, reads, unlocked;
 
 		/* A query cancel outside a transaction has nothing to cancel. */
 		QueryCancelPending = false;
@@ -565,10 +565,12 @@ loop(void)
 				outbox_dispatch_cancel(outbox_loop.roster.endpoints[i],
 									   now - CANCEL_AFTER);
 
+		/* A chore may wait for a settle, and a settle for a table that no reader needs. */
+		unlocked = now >= outbox_loop.due.retry_locks_at;
 		reads = outbox_chores_first(now) && outbox_enabled;
 		outbox_chores_give_up(now);
 		if (reads)
-			more = read_step(now);
+			more = read_step(unlocked, now);
 		outbox_chores_backlog(now);
 		check_durability();
 		if (outbox_loop.traffic.refill_all || now >= fill_at)
