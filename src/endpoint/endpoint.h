@@ -449,6 +449,8 @@ typedef struct OutboxLists
 	bool unpublished; /* true if something may have changed since it was published */
 	dlist_node turn_node[OUTBOX_TURNS]; /* of those that wait for their turn */
 	OutboxFlow flow;					/* waits for a slot, or has some (slots.c) */
+	int		   nunsettled;				/* deliveries that have ended (unsettled.c) ... */
+	uint64	   unsettled_in;			/* ... if so many settles have left nothing yet */
 } OutboxLists;
 
 /* The endpoint that has this node of a list above. */

@@ -30,6 +30,7 @@
 #include "store/proofs.h"
 #include "store/settle.h"
 #include "store/totals.h"
+#include "store/unsettled.h"
 
 /* An endpoint that was idle for this long (µs) follows the shared position. */
 #define IDLE_AFTER (1 * USECS_PER_SEC)
@@ -363,6 +364,10 @@ written(Part *part, TimestampTz at)
 
 		storable_again = storable_again || ep->status.unstorable;
 		ep->status.unstorable = false;
+
+		/* Rows take the time of a settle, so an endpoint with rows waits for all of it. */
+		if (ep->queue->nsettling == 0)
+			outbox_unsettled_end(ep);
 		outbox_parking_settled(ep);
 		if (ep == part->split)
 			outbox_parking_rejoin(ep, &part->rest);

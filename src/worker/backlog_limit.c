@@ -25,6 +25,7 @@
 #include "log/step.h"
 #include "log/transaction.h"
 #include "store/parked.h"
+#include "store/unsettled.h"
 #include "worker/backlog_limit.h"
 #include "worker/busy.h"
 #include "worker/dispatch.h"
@@ -205,7 +206,6 @@ log_overflow(OutboxEndpoint *ep)
 static void
 count_overflow(OutboxEndpoint *ep, int n)
 {
-	outbox_loop.traffic.unsettled += n;
 	outbox_loop.traffic.unsent += n;
 	if (!ep->place.keeps)
 		ep->place.overflowed += n;

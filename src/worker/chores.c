@@ -30,6 +30,7 @@
 #include "store/positions.h"
 #include "store/settle.h"
 #include "store/totals.h"
+#include "store/unsettled.h"
 #include "worker/backlog_limit.h"
 #include "worker/busy.h"
 #include "worker/chores.h"
@@ -46,13 +47,20 @@
 /* Endpoints of which one round asks whether they can give up memory. */
 #define GIVE_UP_AT_ONCE 256
 
+/* Returns the number of deliveries that the next settle writes, or has left. */
+static int
+not_written(void)
+{
+	return outbox_unsettled_n + outbox_loop.traffic.unsent;
+}
+
 static bool
 something_to_settle(TimestampTz now)
 {
 	bool	   sharing = outbox_settle_may_share(&outbox_loop.to_settle);
 	dlist_iter iter;
 
-	if (outbox_loop.due.settle_at != 0 || outbox_loop.traffic.unsettled > 0 ||
+	if (outbox_loop.due.settle_at != 0 || not_written() > 0 ||
 		outbox_loop.roster.recreating || outbox_shares_leaving() ||
 		outbox_own_events_waits() || outbox_totals_due() <= now ||
 		outbox_settle_behind_at(&outbox_loop.to_settle) <= now ||
@@ -124,7 +132,7 @@ outbox_settle_step(TimestampTz now, bool final)
 	bool		due = outbox_loop.due.settle_at != 0 && outbox_loop.due.settle_at <= now;
 	TimestampTz begun;
 
-	if (!final && !due && outbox_loop.traffic.unsettled < OUTBOX_SETTLE_AFTER)
+	if (!final && !due && not_written() < OUTBOX_SETTLE_AFTER)
 	{
 		if (outbox_loop.due.settle_at == 0 && something_to_settle(now))
 			outbox_loop_want_settle(now, false);
@@ -149,7 +157,8 @@ outbox_settle_step(TimestampTz now, bool final)
 		outbox_loop.due.settle_at = now;
 		return;
 	}
-	outbox_loop.traffic.unsettled = outbox_loop.traffic.unsent = 0;
+	outbox_unsettled_end_all();
+	outbox_loop.traffic.unsent = 0;
 	outbox_loop.due.settle_at = 0;
 	if (outbox_reader_wants_followers(&outbox_loop.roster.busy))
 		outbox_reader_followers_ended(&outbox_loop.roster.busy,
@@ -315,20 +324,20 @@ outbox_chores_end(TimestampTz now)
 {
 	dlist_head *figures = outbox_tally_figures();
 	TimestampTz until = now + END_WAITS;
-	int			unsettled = -1;
+	int			before = -1;
 
 	for (;;)
 	{
 		dlist_node *first;
 
 		outbox_settle_step(now, true);
-		if (outbox_loop.traffic.unsettled != unsettled)
+		if (not_written() != before)
 			end_figures();
-		unsettled = outbox_loop.traffic.unsettled;
+		before = not_written();
 		first = dlist_is_empty(figures) ? NULL : dlist_head_node(figures);
 		(void) outbox_step_run(OUTBOX_STEP_FIGURES, outbox_figures_write, &now);
 		now = GetCurrentTimestamp();
-		if (dlist_is_empty(figures) && outbox_loop.traffic.unsettled == 0)
+		if (dlist_is_empty(figures) && not_written() == 0)
 			return;
 		if (!dlist_is_empty(figures) && dlist_head_node(figures) != first)
 			continue;

@@ -19,6 +19,7 @@
 #include "log/step.h"
 #include "store/attempts.h"
 #include "store/settle.h"
+#include "store/unsettled.h"
 #include "transport/message.h"
 #include "transport/sinks.h"
 #include "worker/busy.h"
@@ -167,7 +168,7 @@ batch_done(OutboxBatch *b, const OutboxOutcome *outcome, TimestampTz now)
 {
 	bool kept = false; /* the answer is, with one of its events */
 
-	outbox_loop.traffic.unsettled += b->n;
+	outbox_unsettled_add(b->endpoint, b->n);
 	outbox_batch_judge(b, outcome);
 	for (int i = 0; i < b->n; i++)
 	{
@@ -219,7 +220,7 @@ request_ended(void *arg, const OutboxOutcome *outcome)
 	{
 		bool good = outcome->result <= OUTBOX_RESULT_UNKNOWN;
 
-		outbox_loop.traffic.unsettled++;
+		outbox_unsettled_add(ep, 1);
 		d->transfer = NULL;
 		outbox_loop.traffic.delivered += good;
 		outbox_attempt_ended(d, outcome, good ? NULL : outcome->error, true);
@@ -312,7 +313,7 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 	{
 		outbox_outcome_dead(ep, d, gone ? "event is gone" : "invalid event",
 							gone ? "the event is no longer in the log" : problem);
-		outbox_loop.traffic.unsettled++;
+		outbox_unsettled_add(ep, 1);
 		return true;
 	}
 	if (event)
@@ -341,7 +342,7 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 		transport->release(t);
 		outbox_page_unref(event->page);
 		outbox_outcome_dead(ep, d, "invalid event", problem);
-		outbox_loop.traffic.unsettled++;
+		outbox_unsettled_add(ep, 1);
 		return true;
 	}
 	d->transport = transport;
@@ -379,7 +380,7 @@ send_batch(OutboxBatch *b, TimestampTz now)
 	if (problem)
 	{
 		transport->release(t);
-		outbox_loop.traffic.unsettled += b->n;
+		outbox_unsettled_add(ep, b->n);
 		outbox_batch_dead(b, "invalid event", problem);
 		return true;
 	}
@@ -393,19 +394,6 @@ send_batch(OutboxBatch *b, TimestampTz now)
 	start(ep, t, &message, b->members[0].delivery);
 	OUTBOX_CRASH_POINT("batch.started");
 	return true;
-}
-
-/* False: nothing at all may be sent now. */
-static bool
-may_fill(void)
-{
-	/*
-	 * A delivery that is not settled is sent again after a crash, so the number of such
-	 * deliveries is bounded while a settle is held up.
-	 */
-	return outbox_loop.traffic.sending_allowed &&
-		outbox_loop.traffic.unsettled - outbox_loop.traffic.unsent <
-		2 * OUTBOX_SETTLE_AFTER;
 }
 
 /*
@@ -459,6 +447,7 @@ typedef enum Bound
 	BOUND_OWN,	  /* its state, its limits, or its breaker */
 	BOUND_WIDTH,  /* the width of its transport */
 	BOUND_TENANT, /* the limits of its tenant */
+	BOUND_SETTLE, /* so many of its deliveries have ended and are not settled */
 	BOUND_SLOT,	  /* the slots that others have */
 	BOUND_TURN,	  /* others wait before it */
 	BOUND_TIME,	  /* the round is over */
@@ -473,6 +462,7 @@ bound_of(OutboxEndpoint *ep, TimestampTz now, int width, bool turn)
 		ep->queue->nin_flight >= width		   ? BOUND_WIDTH :
 		!outbox_tenant_allows(ep->tenant, now) ? BOUND_TENANT :
 		this_round.over						   ? BOUND_TIME :
+		!outbox_unsettled_may_send(ep)		   ? BOUND_SETTLE :
 		!outbox_slots_free_for(ep)			   ? BOUND_SLOT :
 		!turn && outbox_slots_wanted()		   ? BOUND_TURN :
 												 BOUND_NONE;
@@ -488,6 +478,11 @@ wait_for(OutboxEndpoint *ep, Bound bound, TimestampTz now)
 	{
 		case BOUND_MEMORY:
 			outbox_slots_wait_for_memory(ep, now);
+			return;
+		case BOUND_SETTLE:
+			if (!something)
+				break;
+			outbox_slots_wait_for_settle(ep, now);
 			return;
 		case BOUND_TIME:
 		case BOUND_TENANT:
@@ -516,7 +511,8 @@ fill(OutboxEndpoint *ep, TimestampTz now, bool turn)
 	int	  width;
 	Bound bound;
 
-	if (outbox_window_has_something(ep) && (!may_fill() || ep->member.recreate))
+	if (outbox_window_has_something(ep) &&
+		(!outbox_loop.traffic.sending_allowed || ep->member.recreate))
 		return;
 	ep->lists->touched = false;
 	width = width_of(ep, false);
@@ -561,8 +557,8 @@ outbox_dispatch_fill_all(TimestampTz now)
 			outbox_window_drop(ep, &outbox_loop.head);
 		fill(ep, now, false);
 	}
-	while (!this_round.over && may_fill() && fruitless < FRUITLESS &&
-		   (ep = outbox_slots_next(now)) != NULL)
+	while (!this_round.over && outbox_loop.traffic.sending_allowed &&
+		   fruitless < FRUITLESS && (ep = outbox_slots_next(now)) != NULL)
 	{
 		int before = outbox_slots_in_flight();
 
@@ -570,7 +566,7 @@ outbox_dispatch_fill_all(TimestampTz now)
 		if (outbox_slots_in_flight() == before && outbox_slots_waits(ep))
 			fruitless++;
 	}
-	if (this_round.over && outbox_slots_wanted())
+	if ((this_round.over && outbox_slots_wanted()) || outbox_slots_more_after_settle())
 		outbox_loop.traffic.refill_all = true;
 }
 

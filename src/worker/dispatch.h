@@ -11,9 +11,6 @@
 typedef void (*OutboxEnded)(OutboxEndpoint *ep, TimestampTz now);
 extern void outbox_dispatch_init(OutboxEnded ended);
 
-/* Unsettled deliveries after which a settle does not wait for its interval. */
-#define OUTBOX_SETTLE_AFTER 1000
-
 /*
  * A round of the loop begins.  In one round requests are started for a bounded time.
  * When that is over, endpoints that have more to send wait for their turn in the next.

@@ -30,8 +30,8 @@ typedef struct OutboxLoopRoster
 typedef struct OutboxLoopTraffic
 {
 	int64 delivered;	   /* since the worker started */
-	int	  unsettled;	   /* deliveries that have ended since the last settle */
-	int	  unsent;		   /* those of them that only get rows (backlog_limit.c) */
+	int	  unsent;		   /* deliveries that get rows with the next settle and were not
+							* sent (backlog_limit.c) */
 	bool  sending_allowed; /* true if requests may be sent */
 	bool  all_durable;	   /* true if all that was read may be sent: its WAL is durable */
 	bool  refill_all;	   /* true if an endpoint may have got slots or work */

@@ -3,16 +3,18 @@
  *	  Owns which endpoint sends next when there is not enough for all: slots,
  *	  memory, time in a round, or the limits of a tenant.
  *
- * An endpoint that has something to send and cannot send it is on one of three heaps:
+ * An endpoint that has something to send and cannot send it is on one of four heaps:
  *
  *	  waiting		of the worker, or of its tenant, in the order of flow.c
  *	  no_memory		its request did not fit in this round, and waits again in the next one
+ *	  unsettled		too much of it has ended that is not settled
  *	  tenants_held	with its tenant, which may not send more before a time or an answer
  */
 #include "base/outbox.h"
 
 #include "base/memory.h"
 #include "base/settings.h"
+#include "store/unsettled.h"
 #include "worker/loop.h"
 #include "worker/slots.h"
 
@@ -28,6 +30,7 @@
 
 static OutboxFlow  all;
 static pairingheap no_memory = {.ph_compare = outbox_flow_compare_held};
+static pairingheap unsettled = {.ph_compare = outbox_flow_compare_held};
 static pairingheap tenants_held = {.ph_compare = outbox_flow_compare_held};
 static int		   beside;		/* first requests of endpoints whose tenant has others */
 static int		   may_be_open; /* requests that descriptors allow */
@@ -104,6 +107,30 @@ outbox_slots_wait_for_memory(OutboxEndpoint *ep, TimestampTz now)
 	outbox_flow_hold(f, &no_memory, 0);
 }
 
+/* They go on in the order in which they came, except one whose own deliveries are settled. */
+static void
+hold_for_settle(OutboxFlow *f)
+{
+	static int64 order;
+
+	outbox_flow_hold(f, &unsettled, order++);
+}
+
+void
+outbox_slots_wait_for_settle(OutboxEndpoint *ep, TimestampTz now)
+{
+	OutboxFlow *f = flow_of(ep);
+
+	outbox_flow_wait(f, now);
+	hold_for_settle(f);
+}
+
+bool
+outbox_slots_more_after_settle(void)
+{
+	return !pairingheap_is_empty(&unsettled) && outbox_unsettled_room() > 0;
+}
+
 void
 outbox_slots_leave(OutboxEndpoint *ep)
 {
@@ -127,6 +154,11 @@ outbox_slots_next(TimestampTz now)
 							 outbox_tenant_allows_at(ep->tenant, now));
 			continue;
 		}
+		if (!outbox_unsettled_may_send(ep))
+		{
+			hold_for_settle(f);
+			continue;
+		}
 		if (!outbox_slots_free_for(ep))
 			break;
 		outbox_flow_take(f, now);
@@ -148,6 +180,9 @@ outbox_slots_ask_again(TimestampTz now)
 	if (enough != firsts)
 		outbox_flow_set_firsts(&all, &firsts, enough);
 	while ((f = outbox_flow_first_held(&no_memory)) != NULL)
+		outbox_flow_release(f);
+	for (int n = outbox_unsettled_room();
+		 n > 0 && (f = outbox_flow_first_held(&unsettled)) != NULL; n--)
 		outbox_flow_release(f);
 	while (outbox_slots_next_time() <= now)
 		outbox_flow_release(outbox_flow_first_held(&tenants_held));

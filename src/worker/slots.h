@@ -22,12 +22,16 @@ extern bool outbox_slots_free_for(const OutboxEndpoint *ep);
 extern bool outbox_slots_wanted(void);
 
 /*
- * The endpoint has something to send, and waits: in turn, or until there may be memory for
- * it.  _leave: it does not wait any more.
+ * The endpoint has something to send, and waits: in turn, until there may be memory for it,
+ * or until something is settled.  _leave: it does not wait any more.
  */
 extern void outbox_slots_wait(OutboxEndpoint *ep, TimestampTz now);
 extern void outbox_slots_wait_for_memory(OutboxEndpoint *ep, TimestampTz now);
+extern void outbox_slots_wait_for_settle(OutboxEndpoint *ep, TimestampTz now);
 extern void outbox_slots_leave(OutboxEndpoint *ep);
+
+/* True if endpoints that waited for a settle may be asked with the next round. */
+extern bool outbox_slots_more_after_settle(void);
 
 static inline bool
 outbox_slots_waits(const OutboxEndpoint *ep)
