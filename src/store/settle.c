@@ -58,8 +58,7 @@
 #define POSITIONS_OF_ROW 8
 #define PARTS_OF_ENDPOINT 32
 
-static int		   share_budget; /* endpoints that may still begin to share in this
-									  * settle */
+static int		   share_budget; /* endpoints that may still begin to share */
 static int64	   shared_tick;	 /* as last written */
 static int64	   shared_seq;
 static TimestampTz shared_at;
@@ -364,7 +363,6 @@ written(Part *part, TimestampTz at)
 
 		storable_again = storable_again || ep->status.unstorable;
 		ep->status.unstorable = false;
-
 		/* Rows take the time of a settle, so an endpoint with rows waits for all of it. */
 		if (ep->queue->nsettling == 0)
 			outbox_unsettled_end(ep);
