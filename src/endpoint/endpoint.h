@@ -436,7 +436,7 @@ typedef enum OutboxTurn
 
 /*
  * The worker's lists that an endpoint may be on which does not rest.  Written by busy.c,
- * dispatch.c, endpoint.c, publish.c and settle.c.
+ * dispatch.c, endpoint.c, publish.c, settle.c and unsettled.c.
  */
 typedef struct OutboxLists
 {
