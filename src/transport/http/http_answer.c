@@ -132,7 +132,8 @@ outbox_http_keep_parts(OutboxTransfer *t)
 		connected - time_of(t, CURLINFO_NAMELOOKUP_TIME_T) :
 		-1;
 	t->times.tls = secured > 0 ? secured - connected : -1;
-	t->times.first_byte = answered > 0 && begun > 0 ? answered - begun : -1;
+	/* libcurl notes the end of a connection as a beginning of the answer, too. */
+	t->times.first_byte = t->head.bytes > 0 ? answered - begun : -1;
 	o->times = &t->times;
 	o->head = outbox_head_kept(&t->head, &o->head_len);
 	o->body = t->answer;

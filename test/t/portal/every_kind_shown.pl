@@ -75,6 +75,13 @@ my $nowhere = IO::Socket::INET->new(LocalAddr => '127.0.0.1', Proto => 'tcp') or
 ask("SELECT outbox.create_endpoint('nowhere', 'http://127.0.0.1:" . $nowhere->sockport . "/x', '{nowhere}', tenant => 'acme', max_attempts => 1)");
 $attempt = delivery('nowhere', emitted('nowhere', 'dead'))->{attempts}[0];
 is_deeply([ @{$attempt}{qw(connect_ms first_byte_ms)} ], [ undef, undef ], 'without a connection no time is known');
+foreach my $how (qw(close rst))
+{
+	made($how, "/$how", 'max_attempts => 1');
+	$attempt = delivery($how, emitted($how, 'dead'))->{attempts}[0];
+	is($attempt->{error}, 'the connection was closed before the answer', "$how: closed");
+	is($attempt->{first_byte_ms}, undef, 'no byte of an answer came');
+}
 made('moved', '/redirect/moved?to=http://127.0.0.1:1/secret', 'max_attempts => 1');
 $attempt = delivery('moved', emitted('moved', 'dead'))->{attempts}[0];
 is($attempt->{error}, 'the receiver answered 302, and redirects are not followed', 'a redirect is refused');
