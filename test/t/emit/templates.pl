@@ -31,6 +31,15 @@ sub got
 	return OutboxTest::Receiver::wait_found($n, "requests for $name", sub { grep { $_->{path} =~ m{/$name$} } $receiver->requests });
 }
 
+# What is not settled yet is under way, and is not sent again.
+sub replayed
+{
+	my ($name) = @_;
+
+	wait_settled($node);
+	return ask("SELECT outbox.replay('$name', now() - interval '1 hour')");
+}
+
 # The payload that a template makes of an event.
 my $n = 0;
 sub made
@@ -83,10 +92,10 @@ is("$r->{headers}{'content-type'} $r->{body}", 'application/json {"a": null, "id
 create('again', { payload => { a => '{$.a}', at => '{time}' } }, q[format => 'raw']);
 ask(q[SELECT outbox.emit('again.x', '{"a": {"b": [1, 2.0]}}')]);
 got('again', 1);
-ask('SELECT outbox.replay(\'again\', now() - interval \'1 hour\')');
+replayed('again');
 got('again', 2);
 replace_worker($node);
-ask('SELECT outbox.replay(\'again\', now() - interval \'1 hour\')');
+replayed('again');
 my %bodies = map { $_->{sha256} => 1 } got('again', 3);
 is(scalar keys %bodies, 1, 'three deliveries, one body');
 

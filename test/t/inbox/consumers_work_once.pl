@@ -91,6 +91,7 @@ cmp_ok(scalar(grep { $_ eq 'during the work' } @deaths), '>', 0, 'and during the
 note(scalar(@deaths), ' deaths');
 
 # Everything once more
+ok(wait_settled($node), 'settled');
 $node->safe_psql('postgres', "SELECT outbox.replay('consumer', now() - interval '1 hour')");
 ok(wait_sql($node, "SELECT count(*) >= 2 * $n FROM outbox.attempts WHERE endpoint = 'consumer' AND status_code = 204"), 'each comes again, and is answered');
 is($consumer->safe_psql('postgres', 'SELECT count(*) FROM effects'), $n, 'but its work is done once');

@@ -196,6 +196,7 @@ is(scalar(() = $receiver->requests(path => '/ok/r')), 1, 'the others are not sen
 endpoint($node, $receiver, 'y', '/ok/y', "topics => '{y.*}', timeout => '5 s'");
 ask(q{SELECT count(outbox.emit('y.one', '{}')) FROM generate_series(1, 2000)});
 $receiver->wait_delivered(2000, path => '/ok/y');
+ok(wait_settled($node), 'settled');
 $receiver->control(path => '/ok/y', behave => '/hang');
 is(ask("SELECT outbox.replay('y', now() - interval '1 h')"), 2000, 'all are to be sent again');
 my $progress = "FROM outbox.replay_progress WHERE endpoint = 'y' ORDER BY replay_id DESC LIMIT 1";

@@ -103,6 +103,7 @@ SQL
 			"SELECT string_agg(payload->>'n', ' ' ORDER BY seq) FROM outbox.events e WHERE topic = '$name'"
 			  . " AND EXISTS (SELECT 1 FROM outbox.attempts a WHERE a.event_id = e.id AND error LIKE '%named%')"),
 		'3 8', 'those that failed were named');
+	ok(wait_settled($node), "$name: settled");
 	$node->safe_psql('postgres', "SELECT outbox.replay('$name', now() - interval '1 hour')");
 	ok( wait_sql($node,
 			"SELECT count(*) >= 24 FROM outbox.attempts WHERE endpoint = '$name' AND status_code = 200 AND error IS NULL"),
