@@ -218,17 +218,21 @@ END $$;
 COMMENT ON FUNCTION outbox.endpoint_secret IS
 'The secret that requests to the endpoint are signed with (NULL: none, or no such endpoint)';
 
+-- A key that cannot be opened must not make the view outbox.endpoints fail.
 CREATE FUNCTION outbox.endpoint_public_key(name text) RETURNS text
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    secret CONSTANT text := outbox.endpoint_secret(name);
+    secret text;
 BEGIN
+    secret := outbox.endpoint_secret(name);
     RETURN CASE WHEN left(secret, 5) = 'whsk_'
                 THEN 'whpk_' || encode(substring(decode(rpad(substr(secret, 6), 88, '='), 'base64') FROM 33), 'base64') END;
+EXCEPTION WHEN object_not_in_prerequisite_state THEN
+    RETURN NULL;
 END $$;
 COMMENT ON FUNCTION outbox.endpoint_public_key IS
-'The public key that verifies the signatures of an endpoint with ed25519 (NULL: it has another signature, or there is no such endpoint)';
+'outbox.endpoints.public_key of an endpoint';
 
 CREATE FUNCTION outbox.reseal_secrets(OUT sealed int8, OUT kept int8, OUT unopened int8)
 LANGUAGE plpgsql VOLATILE

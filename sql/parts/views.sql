@@ -64,7 +64,7 @@ SELECT s.name, s.tenant, outbox.shown(s.endpoint_id, s.url) AS url, s.topics, s.
        s.backoff_max, s.batch_size, s.batch_wait, s.disable_after,
        CASE WHEN s.state = 'active' AND s.challenge IS NOT NULL AND s.verified_at IS NULL THEN 'unverified' ELSE s.state END AS state,
        s.state_since, s.reason, s.created_at, s.label, s.metadata, s.updated_at, s.revision AS version, s.challenge, s.verified_at,
-       s.log_attempts
+       s.log_attempts, CASE WHEN s.config ->> 'signature' = 'ed25519' THEN outbox.endpoint_public_key(s.name) END AS public_key
 FROM outbox.endpoint_settings s;
 COMMENT ON VIEW outbox.endpoints IS 'Endpoints and their settings, without the secret';
 COMMENT ON COLUMN outbox.endpoints.name IS 'name of the endpoint';
@@ -106,6 +106,8 @@ COMMENT ON COLUMN outbox.endpoints.challenge IS
 COMMENT ON COLUMN outbox.endpoints.verified_at IS 'time of the proof (NULL: none)';
 COMMENT ON COLUMN outbox.endpoints.log_attempts IS
 'which requests are written to outbox.attempts: none, failures, all or answers (NULL: as outbox.log_attempts says)';
+COMMENT ON COLUMN outbox.endpoints.public_key IS
+'key that verifies its signatures (NULL: they are not ed25519, or the private key cannot be opened)';
 
 CREATE VIEW outbox.log_size AS
 SELECT l.bytes, m.min_seq, m.oldest_at, CASE WHEN q.is_called THEN q.last_value ELSE 0 END AS max_seq

@@ -60,7 +60,7 @@ sub next_request
 my $url = $receiver->url('/ok/acme');
 ask(qq[SELECT outbox.create_endpoint('e', '$url', tenant => 'acme', config => '{"signature": "ed25519"}')]);
 my $private = ask("SELECT outbox.endpoint_secret('e')");
-my $public = ask("SELECT outbox.endpoint_public_key('e')");
+my $public = ask("SELECT public_key FROM outbox.endpoints WHERE name = 'e'");
 like($private, qr/^whsk_/, 'a private key was made');
 like($public, qr/^whpk_[A-Za-z0-9+\/]{43}=$/, 'and its public key is there');
 my $request = next_request('/ok/acme');
@@ -70,7 +70,7 @@ ok(!verifies($request, $public), 'and no other');
 
 # Rotation: both sign
 ask("SELECT outbox.rotate_secret('e')");
-my $later = ask("SELECT outbox.endpoint_public_key('e')");
+my $later = ask("SELECT public_key FROM outbox.endpoints WHERE name = 'e'");
 isnt($later, $public, 'another key');
 $request = next_request('/ok/acme');
 ok(verifies($request, $_), 'both verify') foreach $later, $public;
@@ -81,7 +81,7 @@ foreach my $call ("portal_secret('acme', 'e')", "portal_rotate_secret('acme', 'e
 {
 	my $text = ask("SET ROLE portal; SELECT outbox.$call");
 	my $got = decode_json($text);
-	is_deeply([ $got->{secret}, $got->{public_key} ], [ undef, ask("SELECT outbox.endpoint_public_key('e')") ], "$call gives the public key");
+	is_deeply([ $got->{secret}, $got->{public_key} ], [ undef, ask("SELECT public_key FROM outbox.endpoints WHERE name = 'e'") ], "$call gives the public key");
 	unlike($text, qr/whsk_/, 'and not the private one');
 }
 refused("SET ROLE portal; SELECT outbox.endpoint_public_key('e')", '42501', 'the portal asks for its own only');
@@ -90,10 +90,12 @@ refused("SET ROLE portal; SELECT outbox.endpoint_public_key('e')", '42501', 'the
 refused("SELECT outbox.rotate_secret('e', secret => '$_')", '22023', "a secret like $_") foreach 'whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw',
   'whsk_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw', 'whsk_' . encode_base64('x' x 64, '');
 ask("SELECT outbox.create_endpoint('plain', '$url/plain', topics => '{none}')");
-is(ask("SELECT outbox.endpoint_public_key('plain')"), '', 'another signature has no public key');
+is(ask("SELECT public_key FROM outbox.endpoints WHERE name = 'plain'"), '', 'another signature has no public key');
 refused(q[SELECT outbox.alter_endpoint('plain', config => '{"signature": "ed25519"}')], '22023', 'the former secret does not fit');
 ask(qq[SELECT outbox.alter_endpoint('plain', config => '{"signature": "ed25519"}', secret => '$private')]);
-is(ask("SELECT outbox.endpoint_public_key('plain')"), $public, 'a key that is given');
+is(ask("SELECT public_key FROM outbox.endpoints WHERE name = 'plain'"), $public, 'a key that is given');
+ask("UPDATE outbox.endpoint_secrets SET secret = 'sealed:1:damaged'");
+is(ask("SELECT count(*), count(public_key) FROM outbox.endpoints"), '2|0', 'keys that cannot be opened are not shown, and the view is');
 $node->stop;
 
 done_testing();
