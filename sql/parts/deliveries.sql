@@ -239,14 +239,16 @@ RETURN (ARRAY['first', 'retry', 'replay', 'resend', 'test'])[cause % 10 + 1];
 COMMENT ON FUNCTION outbox.attempt_cause IS 'What caused a request, in a word';
 
 -- Of lines with the same name, the values are joined, as RFC 9110 says.
+-- In SQL it would be planned in each call.
 CREATE FUNCTION outbox.header_object(lines text) RETURNS jsonb
-LANGUAGE sql IMMUTABLE PARALLEL SAFE STRICT SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE STRICT SET search_path = pg_catalog, pg_temp
 AS $$
-SELECT jsonb_object_agg(h.name, h.value)
-FROM (SELECT lower(split_part(l.line, ':', 1)) AS name,
-             string_agg(substr(l.line, strpos(l.line, ':') + 2), ', ' ORDER BY l.n) AS value
-      FROM string_to_table(lines, E'\n') WITH ORDINALITY l (line, n) GROUP BY 1) h
-$$;
+BEGIN
+    RETURN (SELECT jsonb_object_agg(h.name, h.value)
+            FROM (SELECT lower(split_part(l.line, ':', 1)) AS name,
+                         string_agg(substr(l.line, strpos(l.line, ':') + 2), ', ' ORDER BY l.n) AS value
+                  FROM string_to_table(lines, E'\n') WITH ORDINALITY l (line, n) GROUP BY 1) h);
+END $$;
 COMMENT ON FUNCTION outbox.header_object IS 'Lines "name: value" as an object';
 
 CREATE FUNCTION outbox.run_attempts(seq_low int8, run_at timestamptz, entries bytea,

@@ -137,6 +137,9 @@ DECLARE
                               'start_snapshot,start_seq_low,idempotency_key,challenges}';
     a outbox.endpoint_audit;
 BEGIN
+    IF TG_OP = 'UPDATE' AND NEW.idempotency_key IS DISTINCT FROM OLD.idempotency_key THEN
+        RETURN NEW;     -- outbox.portal_create_endpoint() changes nothing else with it
+    END IF;
     SELECT COALESCE(jsonb_object_agg(c.key, c.before) FILTER (WHERE c.before <> 'null'), '{}'),
            COALESCE(jsonb_object_agg(c.key, c.after) FILTER (WHERE c.after <> 'null'), '{}'), count(*)
     INTO a.before, a.after, a.change_id

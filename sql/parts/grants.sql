@@ -24,7 +24,7 @@ BEGIN
     WITH wanted (purpose) AS (SELECT $1 UNION SELECT 'watch' WHERE $1 = 'operate'),
     functions (purpose, names) AS (VALUES
         ('emit', '{emit,emit_bytes}'::name[]),
-        ('watch', '{metrics,preloaded,worker_slots,step_holds,lock_holders,endpoint_stats,parked_count,topic_in,filter_matches,forgets,
+        ('watch', '{metrics,preloaded,worker_slots,step_holds,lock_holders,endpoint_stats,parked_counts,topic_in,filter_matches,forgets,
                     log_size_now,size_now,farthest_behind,kept_for,retention_held,scheduled_now,sources_now,events_taken,
                     is_pending,newest_position,run_attempts_of,deliveries_page,figures,tenant_usage,asyncapi}'),
         ('operate', '{create_endpoint,alter_endpoint,drop_endpoint,pause_endpoint,resume_endpoint,seek_endpoint,

@@ -283,14 +283,13 @@ COMMENT ON FUNCTION outbox.shown_request IS
 'The request of an event to an endpoint by its present settings, without secrets, or why there can be none';
 
 -- What has changed since is known for as long as outbox.endpoint_audit has it.
-CREATE FUNCTION outbox.delivery_request(endpoint text, event uuid) RETURNS jsonb
-LANGUAGE plpgsql STABLE SECURITY DEFINER
+CREATE FUNCTION outbox.request_of(endpoint text, event uuid, event_seq int8, status text) RETURNS jsonb
+LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
 AS $$
 #variable_conflict use_variable
 DECLARE
     s outbox.endpoint_settings;
-    e record;
     k outbox.parked;
     last record;
     waits bool;
@@ -298,13 +297,11 @@ DECLARE
     sent_as text;
 BEGIN
     SELECT * INTO s FROM outbox.endpoint_settings n WHERE n.name = endpoint;
-    PERFORM outbox.require_endpoint(endpoint, FOUND);
-    SELECT a.seq INTO e FROM outbox.all_events a WHERE a.id = event LIMIT 1;
-    SELECT * INTO k FROM outbox.parked p WHERE p.endpoint_id = s.endpoint_id AND p.seq = e.seq;
+    SELECT * INTO k FROM outbox.parked p WHERE p.endpoint_id = s.endpoint_id AND p.seq = event_seq;
     SELECT a.attempt, a.cause, a.started_at, a.status_code INTO last
-    FROM outbox.delivery_attempts(e.seq, s.endpoint_id) a ORDER BY a.started_at DESC LIMIT 1;
-    waits := COALESCE(k.status IN ('retrying', 'blocked'), last.attempt IS NULL AND EXISTS (
-        SELECT FROM outbox.deliveries_page(endpoint, event => event) d WHERE d.status IN ('pending', 'processing', 'blocked')));
+    FROM outbox.delivery_attempts(event_seq, s.endpoint_id) a ORDER BY a.started_at DESC LIMIT 1;
+    waits := COALESCE(k.status IN ('retrying', 'blocked'),
+                      last.attempt IS NULL AND status IN ('pending', 'processing', 'blocked'), false);
     sent_as := CASE WHEN waits THEN 'next'
                     WHEN last.attempt IS NULL THEN 'unknown'
                     WHEN s.updated_at > last.started_at AND EXISTS (
@@ -312,7 +309,7 @@ BEGIN
                         WHERE c.endpoint = s.name AND c.tenant IS NOT DISTINCT FROM s.tenant AND c.at > last.started_at
                         AND (c.before || c.after) ?| '{url,format,headers,config,credentials,batch_size}') THEN 'changed'
                     ELSE 'sent' END;
-    SELECT * INTO r FROM outbox.shown_request(s.endpoint_id, e.seq, event,
+    SELECT * INTO r FROM outbox.shown_request(s.endpoint_id, event_seq, event,
         CASE WHEN waits THEN COALESCE(k.attempts, 0) + 1 ELSE COALESCE(last.attempt, GREATEST(k.attempts, 1)) END,
         CASE WHEN waits OR last.attempt IS NULL THEN COALESCE(k.redelivery, 0) ELSE last.cause / 10 % 10 END,
         CASE WHEN waits THEN COALESCE(k.next_attempt_at, now()) ELSE COALESCE(last.started_at, now()) END);
@@ -322,7 +319,19 @@ BEGIN
     END IF;
     RETURN jsonb_build_object(
         'as', sent_as, 'batch', s.batch_size > 1, 'line', r.line, 'headers', outbox.header_object(r.headers), 'body', r.body,
-        'body_base64', translate(encode(r.bytes, 'base64'), E'\n', ''), 'problem', COALESCE(r.problem, CASE WHEN e.seq IS NULL THEN 'the event is gone' END));
+        'body_base64', translate(encode(r.bytes, 'base64'), E'\n', ''), 'problem', COALESCE(r.problem, CASE WHEN event_seq IS NULL THEN 'the event is gone' END));
+END $$;
+COMMENT ON FUNCTION outbox.request_of IS
+'The newest request, or the next one, of an event that has this number, and this status at the endpoint (NULL: none)';
+
+CREATE FUNCTION outbox.delivery_request(endpoint text, event uuid) RETURNS jsonb
+LANGUAGE plpgsql STABLE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
+AS $$
+BEGIN
+    PERFORM outbox.require_endpoint(endpoint, EXISTS (SELECT FROM outbox.endpoint_settings s WHERE s.name = endpoint));
+    RETURN outbox.request_of(endpoint, event, (SELECT e.seq FROM outbox.all_events e WHERE e.id = event LIMIT 1),
+                             (SELECT d.status FROM outbox.deliveries_page(endpoint, event => event) d WHERE d.event_id = event LIMIT 1));
 END $$;
 COMMENT ON FUNCTION outbox.delivery_request IS
 'The newest request of an event to an endpoint, or the next one, without secrets';

@@ -296,11 +296,8 @@ BEGIN
             'retrying', t.retrying, 'blocked', t.blocked, 'dead', t.dead, 'delivered', t.delivered,
             'failed_attempts', t.failed_attempts, 'next_attempt_at', t.next_attempt_at,
             'last_success_at', t.last_success_at, 'last_error', t.last_error,
-            'former_secret_until', (SELECT k.previous_until
-                                    FROM outbox.endpoint_secrets k
-                                    WHERE k.endpoint_id = (SELECT s.endpoint_id FROM outbox.endpoint_settings s
-                                                           WHERE s.name = e.name)
-                                    AND k.part = 0 AND k.previous_until > clock_timestamp()))
+            'former_secret_until', (SELECT k.previous_until FROM outbox.endpoint_secrets k
+                                    WHERE k.endpoint_id = t.endpoint_id AND k.part = 0 AND k.previous_until > clock_timestamp()))
     FROM outbox.endpoints e JOIN outbox.endpoint_figures t ON t.endpoint = e.name
     WHERE e.tenant = $1 AND t.tenant = $1 AND ($2 IS NULL OR e.name = $2)
     ORDER BY e.name;
@@ -326,24 +323,24 @@ CREATE FUNCTION outbox.portal_key(name text) RETURNS jsonb
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    public text;
+    secret text;
 BEGIN
-    public := outbox.endpoint_public_key(name);
-    RETURN jsonb_build_object('secret', CASE WHEN public IS NULL THEN outbox.endpoint_secret(name) END, 'public_key', public);
+    secret := outbox.endpoint_secret(name);
+    RETURN CASE WHEN left(secret, 5) = 'whsk_' THEN jsonb_build_object('secret', NULL, 'public_key', outbox.endpoint_public_key(name))
+                ELSE jsonb_build_object('secret', secret, 'public_key', NULL) END;
 EXCEPTION WHEN object_not_in_prerequisite_state THEN
     RAISE EXCEPTION '%', SQLERRM USING ERRCODE = SQLSTATE, HINT = 'Ask the operator.';
 END $$;
 COMMENT ON FUNCTION outbox.portal_key IS
 'The key that verifies requests of an endpoint whose tenant was checked';
 
-CREATE FUNCTION outbox.portal_change(tenant text, name text, settings jsonb, url text) RETURNS jsonb
+CREATE FUNCTION outbox.portal_change(tenant text, name text, settings jsonb, url text, limits jsonb) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_variable
 DECLARE
     p record;
-    asked CONSTANT bool := url IS NOT NULL OR settings ?| '{url,rate_limit}';
-    limits CONSTANT jsonb := outbox.portal_limits(tenant);
+    asked CONSTANT bool := (url IS NOT NULL AND limits ->> 'challenge' IS NOT NULL) OR settings ?| '{url,rate_limit}';
     challenge CONSTANT text := limits ->> 'challenge';
     credentials CONSTANT jsonb := NULLIF(settings -> 'credentials', 'null');
     field text;
@@ -381,7 +378,9 @@ BEGIN
             RAISE EXCEPTION '%', regexp_replace(SQLERRM, 'plain http is allowed .*', 'plain http is not allowed')
                 USING ERRCODE = SQLSTATE, COLUMN = field, HINT = outbox.portal_hint(field, hint);
     END;
-    PERFORM outbox.portal_spend_challenges(tenant, name) WHERE asked;
+    IF asked THEN
+        PERFORM outbox.portal_spend_challenges(tenant, name);
+    END IF;
     RETURN outbox.portal_endpoint(tenant, name);
 END $$;
 COMMENT ON FUNCTION outbox.portal_change IS
@@ -413,10 +412,10 @@ AS $$
 DECLARE
     called text := COALESCE(name, 'ep-' || replace(outbox.new_event_id()::text, '-', ''));
     earlier text;
-    most int4;
+    limits CONSTANT jsonb := outbox.portal_spend(tenant);
+    most CONSTANT int4 := limits -> 'max_endpoints';
     created jsonb;
 BEGIN
-    most := outbox.portal_spend(tenant) -> 'max_endpoints';
     IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
         RAISE EXCEPTION 'outbox.portal_create_endpoint() cannot be called at isolation level %',
             upper(current_setting('transaction_isolation'))
@@ -442,7 +441,7 @@ BEGIN
         RAISE EXCEPTION 'tenant "%" may have % endpoints at most', tenant, most
             USING ERRCODE = 'program_limit_exceeded', HINT = 'Drop one that is not used.';
     END IF;
-    created := outbox.portal_change(tenant, called, settings, url);
+    created := outbox.portal_change(tenant, called, settings, url, limits);
     UPDATE outbox.endpoint_settings e SET idempotency_key = portal_create_endpoint.idempotency_key
     WHERE e.name = called AND portal_create_endpoint.idempotency_key IS NOT NULL;
     RETURN created || outbox.portal_key(called);
@@ -462,7 +461,7 @@ BEGIN
         RAISE EXCEPTION 'endpoint "%" has version %, and not %', name, s.revision, version
             USING ERRCODE = 'OX412', COLUMN = 'version', HINT = 'It was changed meanwhile. Read it again.';
     END IF;
-    RETURN outbox.portal_change(tenant, name, settings, NULL);
+    RETURN outbox.portal_change(tenant, name, settings, NULL, outbox.portal_limits(tenant));
 END $$;
 COMMENT ON FUNCTION outbox.portal_alter_endpoint IS
 'Changes settings that a tenant may choose of its endpoint (null: back to the default), and returns it';
@@ -662,27 +661,32 @@ COMMENT ON FUNCTION outbox.portal_attempts IS
 
 CREATE FUNCTION outbox.portal_delivery(tenant text, endpoint text, event uuid) RETURNS jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET "TimeZone" = 'UTC' SET jit = off
+SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_variable
 DECLARE
-    delivery CONSTANT jsonb := outbox.portal_deliveries(tenant, endpoint, event => event) #> '{deliveries,0}';
+    own CONSTANT text := outbox.portal_tenant(tenant);
+    d outbox.delivery;
     content jsonb;
     attempts jsonb;
 BEGIN
-    PERFORM outbox.require_own(tenant, endpoint, endpoint IS NOT NULL);
-    IF event IS NULL OR delivery IS NULL THEN
+    PERFORM outbox.require_own(own, endpoint, endpoint IS NOT NULL);
+    IF event IS NOT NULL THEN
+        SELECT * INTO d FROM outbox.deliveries_page(endpoint, own, event => event);
+    END IF;
+    IF d.event_id IS NULL THEN
         RAISE EXCEPTION 'endpoint "%" never had event "%"', endpoint, event
             USING ERRCODE = 'undefined_object', COLUMN = 'event',
                   HINT = 'It did not subscribe to the event, or the event is older than what is kept.';
     END IF;
     SELECT jsonb_build_object('headers', e.headers, 'payload', e.payload, 'body_base64', encode(e.body, 'base64'),
                               'content_type', e.content_type, 'expires_at', e.expires_at)
-    INTO content FROM outbox.all_events e WHERE e.id = event AND e.tenant = portal_delivery.tenant AND NOT e.forgotten LIMIT 1;
+    INTO content FROM outbox.all_events e WHERE e.id = event AND e.tenant = own AND NOT e.forgotten LIMIT 1;
     SELECT jsonb_agg(a.value - '{event_id,endpoint}'::text[] ORDER BY a.number) INTO attempts
     FROM jsonb_array_elements(outbox.portal_attempts(tenant, endpoint, event, page_size => 1000) -> 'attempts')
          WITH ORDINALITY a (value, number);
-    RETURN delivery || jsonb_build_object('event', content, 'request', outbox.delivery_request(endpoint, event),
-                                          'attempts', COALESCE(attempts, '[]'));
+    RETURN (to_jsonb(d) - '{seq,tenant,cursor}'::text[]) || jsonb_build_object(
+        'event', content, 'request', outbox.request_of(endpoint, event, d.seq, d.status), 'attempts', COALESCE(attempts, '[]'));
 END $$;
 COMMENT ON FUNCTION outbox.portal_delivery IS
 'The delivery of an event to an endpoint of a tenant, with its content, the newest request or the next one, and what '

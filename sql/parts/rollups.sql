@@ -43,7 +43,7 @@ COMMENT ON FUNCTION outbox.figures_shown IS 'outbox.figures.counts of one or sev
 CREATE FUNCTION outbox.figures(endpoint text DEFAULT NULL, tenant text DEFAULT NULL, bucket interval DEFAULT '1 hour',
     from_time timestamptz DEFAULT now() - interval '1 day', to_time timestamptz DEFAULT now()) RETURNS SETOF jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 100 SET search_path = pg_catalog, pg_temp SET "TimeZone" = 'UTC' SET jit = off
-SET extra_float_digits = 1
+SET extra_float_digits = 1 SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_variable
 DECLARE

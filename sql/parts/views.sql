@@ -123,18 +123,22 @@ COMMENT ON COLUMN outbox.log_size.min_seq IS 'lowest number in the log (NULL: th
 COMMENT ON COLUMN outbox.log_size.oldest_at IS 'when that event was emitted (NULL: the log is empty)';
 COMMENT ON COLUMN outbox.log_size.max_seq IS 'highest number that was drawn (0: none)';
 
--- A function, so that PostgreSQL does not take the view for dear enough to compile it:
--- a worker publishes these figures, and it is called only where none does.
-CREATE FUNCTION outbox.parked_count(endpoint_id int4, status text) RETURNS int8
+-- A function, so that PostgreSQL does not take the view for dear enough to compile it.
+CREATE FUNCTION outbox.parked_counts(endpoint_id int4, OUT retrying int8, OUT blocked int8, OUT dead int8)
 LANGUAGE plpgsql STABLE SECURITY DEFINER COST 1 SET search_path = pg_catalog, pg_temp
-AS $$ BEGIN RETURN (SELECT count(*) FROM outbox.parked k WHERE k.endpoint_id = $1 AND k.status = $2); END $$;
-COMMENT ON FUNCTION outbox.parked_count IS 'How many parked deliveries of an endpoint have this status';
+AS $$
+BEGIN
+    SELECT count(*) FILTER (WHERE k.status = 'retrying'), count(*) FILTER (WHERE k.status = 'blocked'),
+           count(*) FILTER (WHERE k.status = 'dead')
+    INTO retrying, blocked, dead FROM outbox.parked k WHERE k.endpoint_id = $1;
+END $$;
+COMMENT ON FUNCTION outbox.parked_counts IS 'How many parked deliveries of an endpoint have which status';
 
 -- Until a worker has heard of a change of the state, its figures are of the former one.
 -- The clock is asked in a part of its own: a view that calls a volatile function is computed
 -- for all endpoints, also where a page of them is asked for.
 CREATE VIEW outbox.endpoint_figures AS
-SELECT s.name AS endpoint, s.tenant, p.seq AS read_seq,
+SELECT s.endpoint_id, s.name AS endpoint, s.tenant, p.seq AS read_seq,
        CASE WHEN w.known THEN t.state ELSE w.state END AS state,
        CASE WHEN w.known THEN t.state_since ELSE s.state_since END AS state_since,
        CASE WHEN w.known OR (s.state <> 'active' AND t.reason IS NOT NULL) THEN t.reason
@@ -142,9 +146,8 @@ SELECT s.name AS endpoint, s.tenant, p.seq AS read_seq,
        t.pending,
        COALESCE(t.pending_exact AND (s.state = 'active' OR t.state NOT IN ('active', 'backing_off')), false) AS pending_exact,
        COALESCE(t.processing, 0) AS processing,
-       COALESCE(t.retrying, outbox.parked_count(s.endpoint_id, 'retrying')) AS retrying,
-       COALESCE(t.blocked, outbox.parked_count(s.endpoint_id, 'blocked')) AS blocked,
-       COALESCE(t.dead, outbox.parked_count(s.endpoint_id, 'dead')) AS dead,
+       COALESCE(t.retrying, k.retrying) AS retrying, COALESCE(t.blocked, k.blocked) AS blocked,
+       COALESCE(t.dead, k.dead) AS dead,
        COALESCE(t.delivered, p.delivered) AS delivered,
        COALESCE(t.failed_attempts, p.failed_attempts) AS failed_attempts,
        t.oldest_pending_age,
@@ -155,12 +158,15 @@ FROM outbox.endpoint_settings s
 JOIN outbox.endpoint_positions p USING (endpoint_id)
 LEFT JOIN LATERAL (SELECT e.*, clock_timestamp() - e.oldest_pending_at AS oldest_pending_age
                    FROM outbox.endpoint_stats(s.endpoint_id) e) t ON true
+-- what a worker publishes is not counted; LIMIT, or else PostgreSQL would call it before it asks that
+LEFT JOIN LATERAL (SELECT c.* FROM outbox.parked_counts(s.endpoint_id) c WHERE t.retrying IS NULL LIMIT 1) k ON true
 CROSS JOIN LATERAL (
     SELECT u.state, COALESCE(CASE u.state WHEN 'active' THEN t.state NOT IN ('paused', 'disabled', 'unverified')
                                           WHEN 'unverified' THEN t.state IN ('held', 'unverified') END, false) AS known
     FROM (SELECT CASE WHEN s.state = 'active' AND s.challenge IS NOT NULL AND s.verified_at IS NULL THEN 'unverified'
                       ELSE s.state END AS state) u) w;
 COMMENT ON VIEW outbox.endpoint_figures IS 'outbox.stats without its parts that need the size of the log';
+COMMENT ON COLUMN outbox.endpoint_figures.endpoint_id IS 'number of the endpoint';
 COMMENT ON COLUMN outbox.endpoint_figures.read_seq IS 'about where in the log it has read to';
 COMMENT ON COLUMN outbox.endpoint_figures.endpoint IS 'as in outbox.stats';
 COMMENT ON COLUMN outbox.endpoint_figures.tenant IS 'as in outbox.stats';

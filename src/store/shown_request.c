@@ -56,14 +56,17 @@ read_sender(Sender *s, int32 endpoint_id)
 	const char *problem = NULL;
 	const char *hint;
 
-	if (outbox_query("SELECT outbox.shown(s.endpoint_id, s.url), s.format, s.headers,"
-					 " s.config, s.credentials, s.batch_size,"
-					 " COALESCE(k.previous_until > pg_catalog.clock_timestamp(), false)"
-					 " FROM outbox.endpoint_settings s"
-					 " LEFT JOIN outbox.endpoint_secrets k"
-					 " ON k.endpoint_id = s.endpoint_id AND k.part = 0"
-					 " WHERE s.endpoint_id = $1",
-					 arg_int4(endpoint_id)) == 0)
+	static SPIPlanPtr plan;
+
+	if (outbox_plan_run(&plan,
+						"SELECT outbox.shown(s.endpoint_id, s.url), s.format, s.headers,"
+						" s.config, s.credentials, s.batch_size,"
+						" COALESCE(k.previous_until > pg_catalog.clock_timestamp(), false)"
+						" FROM outbox.endpoint_settings s"
+						" LEFT JOIN outbox.endpoint_secrets k"
+						" ON k.endpoint_id = s.endpoint_id AND k.part = 0"
+						" WHERE s.endpoint_id = $1",
+						arg_int4(endpoint_id)) == 0)
 		return "the endpoint was dropped";
 	outbox_read_row(0, into_text(&s->target.url), into_text(&format),
 					into_varlena(JSONBOID, &headers), into_varlena(JSONBOID, &config),
@@ -108,9 +111,12 @@ read_event(int64 seq, const pg_uuid_t *id)
 	bool	  nulls[Natts_events];
 	OutboxRow row;
 
-	if (outbox_query("SELECT " OUTBOX_EVENT_COLUMNS " FROM outbox.all_events"
-					 " WHERE seq = $1 AND id = $2 AND NOT forgotten",
-					 arg_int8(seq), arg_datum(UUIDOID, UUIDPGetDatum(id))) == 0)
+	static SPIPlanPtr plan;
+
+	if (outbox_plan_run(&plan,
+						"SELECT " OUTBOX_EVENT_COLUMNS " FROM outbox.all_events"
+						" WHERE seq = $1 AND id = $2 AND NOT forgotten",
+						arg_int8(seq), arg_datum(UUIDOID, UUIDPGetDatum(id))) == 0)
 		return NULL;
 	heap_deform_tuple(SPI_tuptable->vals[0], SPI_tuptable->tupdesc, values, nulls);
 	row = outbox_row_make(values, nulls, outbox_row_xid(values));
