@@ -52,18 +52,19 @@ outbox_origin(int64 *epoch, bool *zero, bool thorough)
 	bool			  lost, used;
 	static SPIPlanPtr plan;
 
-	outbox_plan_run(&plan,
-					"SELECT pg_catalog.count(*), pg_catalog.count(*) FILTER (WHERE"
-					" system_identifier = $1 AND database_oid = $2"
-					" AND epoch IN (SELECT w.epoch FROM outbox.own_epochs w)),"
-					" pg_catalog.max(epoch), pg_catalog.bool_or(first),"
-					" pg_catalog.max(instance_name),"
-					" EXISTS (SELECT 1 FROM outbox.origins o WHERE NOT o.first"
-					" AND NOT EXISTS (SELECT 1 FROM outbox.origins p"
-					" WHERE p.adopted_by = o.epoch)), EXISTS (SELECT 1 FROM outbox.origins)"
-					" OR EXISTS (SELECT 1 FROM outbox.endpoint_settings)"
-					" FROM outbox.origins WHERE adopted_by IS NULL",
-					arg_int8((int64) GetSystemIdentifier()), arg_oid(MyDatabaseId));
+	outbox_plan_run(
+		&plan,
+		"SELECT pg_catalog.count(*), pg_catalog.count(*) FILTER (WHERE"
+		" system_identifier = $1 AND database_oid = $2"
+		" AND epoch IN (SELECT w.epoch FROM outbox.own_epochs w)),"
+		" pg_catalog.max(epoch), pg_catalog.bool_or(first),"
+		" pg_catalog.max(instance_name),"
+		" EXISTS (SELECT 1 FROM outbox.origins o WHERE NOT o.first"
+		" AND NOT EXISTS (SELECT 1 FROM outbox.origins p"
+		" WHERE p.adopted_by = o.epoch)), EXISTS (SELECT 1 FROM outbox.origins)"
+		" OR EXISTS (SELECT 1 FROM outbox.endpoint_settings)"
+		" FROM outbox.origins WHERE adopted_by IS NULL",
+		arg_int8((int64) GetSystemIdentifier()), arg_oid(MyDatabaseId));
 	outbox_read_row(0, into_int8(&rows), into_int8(&own), into_int8(epoch),
 					into_bool(zero), into_text(&instance), into_bool(&lost),
 					into_bool(&used));

@@ -58,15 +58,16 @@ read_sender(Sender *s, int32 endpoint_id)
 
 	static SPIPlanPtr plan;
 
-	if (outbox_plan_run(&plan,
-						"SELECT outbox.shown(s.endpoint_id, s.url), s.format, s.headers,"
-						" s.config, s.credentials, s.batch_size,"
-						" COALESCE(k.previous_until > pg_catalog.clock_timestamp(), false)"
-						" FROM outbox.endpoint_settings s"
-						" LEFT JOIN outbox.endpoint_secrets k"
-						" ON k.endpoint_id = s.endpoint_id AND k.part = 0"
-						" WHERE s.endpoint_id = $1",
-						arg_int4(endpoint_id)) == 0)
+	if (outbox_plan_run(
+			&plan,
+			"SELECT outbox.shown(s.endpoint_id, s.url), s.format, s.headers,"
+			" s.config, s.credentials, s.batch_size,"
+			" COALESCE(k.previous_until > pg_catalog.clock_timestamp(), false)"
+			" FROM outbox.endpoint_settings s"
+			" LEFT JOIN outbox.endpoint_secrets k"
+			" ON k.endpoint_id = s.endpoint_id AND k.part = 0"
+			" WHERE s.endpoint_id = $1",
+			arg_int4(endpoint_id)) == 0)
 		return "the endpoint was dropped";
 	outbox_read_row(0, into_text(&s->target.url), into_text(&format),
 					into_varlena(JSONBOID, &headers), into_varlena(JSONBOID, &config),
