@@ -169,7 +169,13 @@ is(ask('SELECT state, reason FROM outbox.status'), 'running|not streaming: sourc
 $open = $source->background_psql('shop', on_error_stop => 1);
 $open->query_safe('BEGIN; CREATE TEMP TABLE t ()');
 my $call = IPC::Run::start([ 'psql', '-Xqd', $follower->connstr('postgres'), '-c', follow() ], '>', '/dev/null', '2>&1');
-ok(wait_sql($follower, "SELECT state = 'copying' FROM outbox.sources"), 'others see that it is copied');
+# In older minor releases, DROP SUBSCRIPTION locks the catalog until the transaction ends.
+wait_sql($follower, q{SELECT count(*) > 0 FROM pg_locks WHERE relation = 'pg_subscription'::regclass AND mode ~ 'RowExclusive|AccessExclusive'});
+if (ask(q{SELECT count(*) FROM pg_locks WHERE relation = 'pg_subscription'::regclass AND mode = 'AccessExclusiveLock'}))
+{
+	diag('NOT TESTED, that others see that it is copied: this PostgreSQL locks pg_subscription');
+}
+else { ok(wait_sql($follower, "SELECT state = 'copying' FROM outbox.sources"), 'others see that it is copied') }
 $open->query_safe('COMMIT');
 $open->quit;
 ok($call->finish, 'and then it is');
