@@ -25,7 +25,7 @@ our @EXPORT = qw(outbox_node ask wait_until wait_sql endpoint emit worker_pid
   event_ids process_is_gone kill_everything wait_settled wait_status
   nothing_arrives emit_at_once refuses_unsigned documented_roles worker_grants
   shown_in_security private_memory cpu_ticks stat_of endpoint_shows all_relations shim write_clock park_as_dead
-  watch_machine stood_still seconds_since sleeps_meanwhile replace_worker is_installed $top);
+  watch_machine stood_still seconds_since sleeps_meanwhile replace_worker is_installed has_openssl $top);
 
 our $top = $ENV{OUTBOX_TOP} || '.';
 our $timeout = $PostgreSQL::Test::Utils::timeout_default;
@@ -400,6 +400,9 @@ sub is_installed
 	chomp(my $pkglibdir = qx{@{[ $ENV{PG_CONFIG} || 'pg_config' ]} --pkglibdir});
 	return -e "$pkglibdir/$library.so";
 }
+
+# True if the server was built with OpenSSL.
+sub has_openssl { return $_[0]->safe_psql('postgres', 'SHOW ssl_library') ne '' }
 
 # Runs the code.  Meanwhile the process may use so many hundredths of a CPU, however long that takes.
 sub sleeps_meanwhile

@@ -11,6 +11,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $node = outbox_node('main');
+plan skip_all => 'this PostgreSQL was built without OpenSSL' unless has_openssl($node);
 my $receiver = OutboxTest::Receiver->new('main');
 my $dir = PostgreSQL::Test::Utils::tempdir();
 
