@@ -16,7 +16,7 @@ use Time::HiRes qw(time usleep);
 
 use OutboxTest::Receiver;
 
-our @EXPORT = qw(own_network start_front start_nginx start_dns start_hostile start_hostile_tls lines_of make_ca make_cert);
+our @EXPORT = qw(own_network start_front start_nginx start_dns start_hostile start_hostile_tls lines_of make_ca make_cert make_odd_key);
 
 # Runs the test again in a network namespace in which all addresses are local,
 # with a resolv.conf that names the server of start_dns().  No privilege is
@@ -201,6 +201,32 @@ sub make_ca
 
 	openssl('req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-days', '30', '-subj', "/CN=$name",
 		'-keyout', "$dir/$name.key", '-out', "$dir/$name.crt");
+	return;
+}
+
+# An RSA key whose public exponent is as long as its modulus: a signature costs as much to verify as to make.
+sub make_odd_key
+{
+	my ($file) = @_;
+
+	open(my $python, '|-', 'python3', '-', $file) or die "python3: $!";
+	print $python <<'PY';
+import subprocess, sys
+p, q = (int(subprocess.check_output(['openssl', 'prime', '-generate', '-bits', '1024'])) for i in range(2))
+d = 0x10000000000000000000000000001
+while True:
+    try:
+        e = pow(d, -1, (p - 1) * (q - 1))
+        break
+    except ValueError:
+        d += 2
+numbers = [0, p * q, e, d, p, q, d % (p - 1), d % (q - 1), pow(q, -1, p)]
+config = 'asn1=SEQUENCE:k\n[k]\n' + ''.join(f'n{i}=INTEGER:0x{n:x}\n' for i, n in enumerate(numbers))
+open(sys.argv[1] + '.cnf', 'w').write(config)
+subprocess.check_call(['openssl', 'asn1parse', '-noout', '-genconf', sys.argv[1] + '.cnf', '-out', sys.argv[1] + '.der'])
+subprocess.check_call(['openssl', 'rsa', '-inform', 'DER', '-in', sys.argv[1] + '.der', '-out', sys.argv[1]], stderr=subprocess.DEVNULL)
+PY
+	close $python or die "the odd key: $?";
 	return;
 }
 

@@ -20,6 +20,8 @@ make_cert($dir, 'good', 'authority', $names);
 # Keys of several primes are made faster.
 OutboxTest::Network::openssl('genpkey', '-algorithm', 'RSA', '-pkeyopt', 'rsa_keygen_bits:8200', '-pkeyopt', 'rsa_keygen_primes:4', '-out', "$dir/large.key");
 make_cert($dir, 'large', 'authority', $names);
+make_odd_key("$dir/exponent.key");
+make_cert($dir, 'exponent', 'authority', $names);
 make_cert($dir, 'names', 'authority', join ',', $names, map { "DNS:n$_.test" } 1 .. 2000);
 make_cert($dir, 'more_names', 'authority', join ',', $names, map { "DNS:name$_.example.test" } 1 .. 10_000);
 
@@ -70,6 +72,7 @@ my %tls = (
 	'ffdhe8192' => qr/^TLS: /,
 	'http/2 unasked' => qr/^the receiver speaks a protocol that was not offered$|^TLS: .*bad extension/,    # OpenSSL 3.0 refuses it itself
 	'large' => qr/^the key of a certificate costs too much to verify$/,
+	'exponent' => qr/^the key of a certificate costs too much to verify$/,
 	'names' => undef,
 	'more_names' => qr/^TLS: /);
 my %proxy = (
