@@ -846,9 +846,12 @@ DECLARE
     emptied int4 := 0;
     free int2;
 BEGIN
-    IF NOT pg_try_advisory_xact_lock(hashtext('outbox.tidy')) THEN
+    -- One call at a time. Any role could take an advisory lock.
+    BEGIN
+        LOCK TABLE outbox.pieces IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
+    EXCEPTION WHEN lock_not_available THEN
         RETURN 0;
-    END IF;
+    END;
     SELECT CASE WHEN bool_and(s.confirmed_flush_lsn IS NOT NULL) THEN min(s.confirmed_flush_lsn) END INTO taken
     FROM pg_replication_slots s
     WHERE s.database = current_database() AND starts_with(s.slot_name, 'outbox_') AND s.wal_status IS DISTINCT FROM 'lost';
@@ -924,9 +927,14 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
 DECLARE
-    -- One after the other: marks have the order of their snapshots.
-    marks constant bool := pg_try_advisory_xact_lock(hashtext('outbox.marks'));
+    marks bool := true;
 BEGIN
+    -- One after the other: marks have the order of their snapshots.
+    BEGIN
+        LOCK TABLE outbox.marks IN SHARE UPDATE EXCLUSIVE MODE NOWAIT;
+    EXCEPTION WHEN lock_not_available THEN
+        marks := false;
+    END;
     begins := pg_current_wal_insert_lsn();
     seen := pg_current_snapshot();
     lsn := pg_current_wal_insert_lsn();

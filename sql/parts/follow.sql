@@ -54,6 +54,7 @@ CREATE TABLE outbox.followed (
     problem      text,                   -- NULL: none
     refuses      bool NOT NULL DEFAULT false, -- the problem is the source's answer
     lost         text,                   -- the state that it is in since (NULL: it can be followed)
+    anew_at      timestamptz,            -- it failed to be followed anew: not before (NULL: at once)
     late_since   timestamptz,            -- events of this time were not taken a round later (NULL: all were)
     last_event_at timestamptz,           -- its newest event
     behind       int8,                   -- bytes of WAL that are not taken yet
@@ -83,9 +84,15 @@ CREATE TABLE outbox.missed_events (
 );
 COMMENT ON TABLE outbox.missed_events IS 'How many events sources had removed before they were taken here';
 
-CREATE FUNCTION outbox.ask_source(conninfo text, query text) RETURNS SETOF text[]
+CREATE FUNCTION outbox.ask_source(conninfo text, query text, most int4 DEFAULT 1000000) RETURNS SETOF text[]
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_ask_source_1_0';
-COMMENT ON FUNCTION outbox.ask_source IS 'The rows of a query of one column, text[], at another server (08006: it cannot be reached)';
+COMMENT ON FUNCTION outbox.ask_source IS
+'The rows of a query of one column, text[], at another server (08006: it cannot be reached; 54000: they have more bytes)';
+
+CREATE FUNCTION outbox.lock_source(name text, of oid, wait bool) RETURNS bool
+LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_lock_source_1_0';
+COMMENT ON FUNCTION outbox.lock_source IS
+'Locks the name of a source until the transaction ends (false: another one has it), by a lock that no role can take otherwise';
 
 CREATE FUNCTION outbox.refuse_in_block(function text) RETURNS void
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_refuse_in_block_1_0';
@@ -114,7 +121,8 @@ $$;
 COMMENT ON FUNCTION outbox.shared_rows IS 'The condition for rows of a table that a publication has';
 
 -- In the order of the source's numbers. Earlier rows are known by the snapshot 'taken', and
--- else by their ids. The source first says where each page begins and ends, also in its index.
+-- else by their ids. The source first says where each page begins and ends, also in its index: a page
+-- is an answer, which is in memory as a whole.
 CREATE FUNCTION outbox.copy_source(name text, conninfo text, publication text, snapshot pg_snapshot, taken pg_snapshot) RETURNS int8
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -136,10 +144,12 @@ BEGIN
         FOR page IN SELECT r FROM outbox.ask_source(conninfo, format(
             'SELECT ARRAY[(array_agg(p.place ORDER BY p.n))[1]::text, (array_agg(p.place ORDER BY p.n DESC))[1]::text,'
             ' min(p.xid)::text, max(p.xid)::text]'
-            ' FROM (SELECT %1$s AS place, e.xid, row_number() OVER (ORDER BY %1$s) AS n FROM outbox.%2$I e WHERE %3$s) p'
-            ' GROUP BY (p.n - 1) / 2000 ORDER BY (p.n - 1) / 2000', place, landing, which)) r LOOP
+            ' FROM (SELECT %1$s AS place, e.xid, row_number() OVER o AS n,'
+            '       sum(COALESCE(octet_length(e.payload::text), 2 * octet_length(e.body))) OVER o AS bytes'
+            '       FROM outbox.%2$I e WHERE %3$s WINDOW o AS (ORDER BY %1$s)) p'
+            ' GROUP BY (p.n - 1) / 2000, p.bytes / 8000000 ORDER BY min(p.n)', place, landing, which), NULL) r LOOP
             EXECUTE format(
-                'WITH page AS MATERIALIZED (SELECT r FROM outbox.ask_source($1, $2) r),'
+                'WITH page AS MATERIALIZED (SELECT r FROM outbox.ask_source($1, $2, NULL) r),'
                 ' taken AS (INSERT INTO outbox.%I'
                 ' SELECT $3, r[1], r[2], r[3], r[4], r[5], r[6], r[7], r[8], r[9], r[10], r[11], r[12], r[13] FROM page'
                 ' WHERE NOT EXISTS (SELECT FROM outbox.all_events k WHERE k.id = r[1]::uuid)'
@@ -332,13 +342,21 @@ BEGIN
         EXECUTE format('CREATE SUBSCRIPTION %I CONNECTION %L PUBLICATION %I'
                        ' WITH (slot_name = %L, create_slot = false, copy_data = false%s)', subscription, conninfo, publication, slot,
                        CASE WHEN failover AND current_setting('server_version_num')::int4 >= 170000 THEN ', failover = true' END);
+        -- The source says which tables it publishes. Rows of no other table are its own.
+        IF EXISTS (SELECT FROM pg_subscription s JOIN pg_subscription_rel r ON r.srsubid = s.oid
+                   WHERE s.subname = subscription AND s.subdbid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
+                   AND r.srrelid <> ALL ('{outbox.emitted,outbox.deferred}'::regclass[])) THEN
+            RAISE EXCEPTION 'source "%" cannot be followed: its publication "%" has other tables than outbox.divide() puts into it', name, publication
+                USING ERRCODE = 'object_not_in_prerequisite_state', COLUMN = 'conninfo',
+                      HINT = 'Take them out there with ALTER PUBLICATION ... DROP TABLE, or drop the publication, and SELECT outbox.divide(1).';
+        END IF;
         -- Behind the subscription, by which the events are counted.
         n := outbox.copy_source(name, conninfo, publication, said[3]::pg_snapshot, CASE WHEN same THEN f.taken END);
         -- It may have had a place of another history.
         PERFORM outbox.ask_source(conninfo, format('SELECT ARRAY[c.timeline] FROM outbox.check_in(%L, %s, %L) c', slot, said[1], said[7]));
         DELETE FROM outbox.followed o WHERE o.name = name;
         INSERT INTO outbox.followed (name, subscription, slot, keep, taken, taken_at, taken_lsn, round, timelines, publication)
-        SELECT name, s.oid, slot, keep, said[3]::pg_snapshot, begun, said[7]::pg_lsn, said[1]::int8 + 1, ARRAY[outbox.timeline(), said[2]], said[4]::oid
+        SELECT name, s.oid, slot, keep, said[3]::pg_snapshot, begun, said[7]::pg_lsn, said[1]::int8 + 1, ARRAY[outbox.timeline(), left(said[2], 100)], said[4]::oid
         FROM pg_subscription s
         WHERE s.subname = subscription AND s.subdbid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database());
         PERFORM outbox.endpoint_changed(0);
@@ -410,7 +428,7 @@ DECLARE
     n int8;
 BEGIN
     -- A second call for the same source waits, and finds that it is followed. The view shows who has the lock.
-    PERFORM pg_advisory_xact_lock(hashtext('outbox.follow'), hashtext(name));
+    PERFORM outbox.lock_source(name, 'outbox.followed'::regclass, true);
     PERFORM outbox.refuse_copy('outbox.follow()');
     IF name IS NULL OR name !~ '^[a-z][a-z0-9_]{0,30}$' THEN
         RAISE EXCEPTION 'invalid name of a source: %', COALESCE(quote_literal(name), 'null')
@@ -482,7 +500,7 @@ BEGIN
     ELSE
         SELECT r[1] INTO version FROM outbox.ask_source(conninfo, 'SELECT ARRAY[outbox.source_version()]') r;
         IF version <> '1.0' THEN
-            problem := format('its sql/source.sql has version %s, and this server knows 1.0', version);
+            problem := format('its sql/source.sql has version %s, and this server knows 1.0', left(version, 100));
             cure := 'Update the older of the two.';
         ELSIF has[5] IS DISTINCT FROM
             'deferred {id,deliver_at,xid,created_at,topic,type,key,tenant,expires_at,headers,payload,body,content_type},'

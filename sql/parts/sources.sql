@@ -57,7 +57,7 @@ BEGIN
                         f.publication)
                     WHEN 'slot_lost' THEN 'the source no longer has its replication slot; call outbox.follow() again'
                     WHEN 'version_differs' THEN format(
-                        'its sql/source.sql has version %s, and this server knows 1.0; update the older of the two', has[11])
+                        'its sql/source.sql has version %s, and this server knows 1.0; update the older of the two', left(has[11], 100))
                     WHEN 'restored' THEN CASE WHEN had.lost = 'restored' THEN o.problem
                         ELSE 'this server or the source was restored or promoted, or its publication made anew; it is followed anew' END
                     END,
@@ -74,7 +74,7 @@ BEGIN
         EXCEPTION WHEN OTHERS OR query_canceled THEN
             -- A source that cannot be reached has no word for it, or the word of its operating system.
             UPDATE outbox.followed o
-            SET asked_at = clock_timestamp(), problem = SQLERRM,
+            SET asked_at = clock_timestamp(), problem = left(SQLERRM, 1000),
                 refuses = SQLSTATE !~ '^(08|57)' OR SQLERRM ~ 'FATAL' AND SQLERRM !~ 'starting up|shutting down|not yet accepting|recovery mode'
             WHERE o.name = had.name;
             EXIT WHEN SQLSTATE = '57014';
@@ -85,9 +85,9 @@ END $$;
 COMMENT ON FUNCTION outbox.keep_sources IS
 'Asks each source for its state, has it empty tables whose events were taken, and returns how many were emptied';
 
--- Called after it by the same process. Events that were taken here before a call of outbox.forget() are in a
--- snapshot that was asked for later. Of that, events that are here and not forgotten are new.
-CREATE FUNCTION outbox.forget_at_sources() RETURNS int8
+-- Called after it by another process, for each source that needs it. Events that were taken here before a call of
+-- outbox.forget() are in a snapshot that was asked for later. Of that, events that are here and not forgotten are new.
+CREATE FUNCTION outbox.forget_at_sources(source text DEFAULT NULL) RETURNS int8
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -105,7 +105,9 @@ BEGIN
     FOR f IN SELECT g.forget_id, g.tenant, g.key, o.name, o.taken, s.subconninfo, s.subpublications[1] AS publication
              FROM outbox.forgotten g JOIN outbox.followed o ON o.name = ANY (g.sources)
              JOIN pg_subscription s ON s.oid = o.subscription
-             WHERE g.complete_at IS NOT NULL AND o.lost IS NULL AND o.taken_at > g.requested_at ORDER BY g.forget_id LOOP
+             WHERE g.complete_at IS NOT NULL AND o.lost IS NULL AND o.taken_at > g.requested_at
+             AND ($1 IS NULL OR o.name = $1) ORDER BY g.forget_id LOOP
+        CONTINUE WHEN NOT outbox.lock_source('forget ' || f.name, 'outbox.followed'::regclass, false);
         BEGIN
             FOREACH landing IN ARRAY '{emitted,deferred}'::text[] LOOP
                 which := outbox.shared_rows(f.subconninfo, f.publication, landing)
@@ -131,7 +133,7 @@ BEGIN
             END IF;
             done := done || jsonb_build_object('source', f.name, 'id', f.forget_id);
         EXCEPTION WHEN OTHERS THEN
-            UPDATE outbox.followed o SET problem = SQLERRM WHERE o.name = f.name;
+            UPDATE outbox.followed o SET problem = left(SQLERRM, 1000) WHERE o.name = f.name;
         END;
     END LOOP;
     FOREACH d IN ARRAY done LOOP
@@ -140,31 +142,35 @@ BEGIN
     RETURN total;
 END $$;
 COMMENT ON FUNCTION outbox.forget_at_sources IS
-'Removes at each source the events that outbox.forget() has removed here, and returns their number';
+'Removes at a source, or (NULL) at each, the events that outbox.forget() has removed here, and returns their number';
 
--- Called after it by the same process. It takes the longer the more is missing here.
-CREATE FUNCTION outbox.follow_anew() RETURNS int8
+-- Called after it by the same process. It takes the longer the more is missing here. Meanwhile no other
+-- subscription of the server can start: so a source that hangs, or fails, waits ten times as long.
+CREATE FUNCTION outbox.follow_anew(source text DEFAULT NULL) RETURNS int8
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     f record;
+    begun timestamptz;
     total int8 := 0;
 BEGIN
     FOR f IN SELECT o.name, o.keep, s.subconninfo, s.subpublications[1] AS publication, s.subenabled
              FROM outbox.followed o JOIN pg_subscription s ON s.oid = o.subscription
-             WHERE o.lost = 'restored' AND s.subenabled LOOP
+             WHERE o.lost = 'restored' AND s.subenabled AND ($1 IS NULL OR (o.name = $1 AND COALESCE(o.anew_at <= now(), true))) LOOP
+        CONTINUE WHEN NOT outbox.lock_source(f.name, 'outbox.followed'::regclass, false);
+        begun := clock_timestamp();
         BEGIN
-            PERFORM pg_advisory_xact_lock(hashtext('outbox.follow'), hashtext(f.name));
             total := total + outbox.take_over(f.name, f.subconninfo, f.publication, f.keep, '10 s', false);
             RAISE LOG 'outbox follows source "%" anew: this server or the source was restored or promoted', f.name;
-        EXCEPTION WHEN OTHERS THEN
-            RAISE LOG 'outbox could not follow source "%" anew yet: %', f.name, SQLERRM;
-            UPDATE outbox.followed o SET problem = SQLERRM WHERE o.name = f.name;
+        EXCEPTION WHEN OTHERS OR query_canceled THEN
+            RAISE LOG 'outbox could not follow source "%" anew yet: %', f.name, left(SQLERRM, 1000);
+            UPDATE outbox.followed o SET problem = left(SQLERRM, 1000), anew_at = clock_timestamp() + 10 * (clock_timestamp() - begun)
+            WHERE o.name = f.name;
         END;
     END LOOP;
     RETURN total;
 END $$;
-COMMENT ON FUNCTION outbox.follow_anew IS 'Takes over again from sources whose history, or that of this server, is another one than before';
+COMMENT ON FUNCTION outbox.follow_anew IS 'Takes over again from a source, or (NULL) from each, whose history, or that of this server, is another one than before';
 
 CREATE FUNCTION outbox.events_taken(subscription oid) RETURNS int8
 LANGUAGE C VOLATILE STRICT PARALLEL SAFE AS 'MODULE_PATHNAME', 'outbox_events_taken_1_0';
@@ -173,10 +179,9 @@ COMMENT ON FUNCTION outbox.events_taken IS 'How many events came by a subscripti
 CREATE VIEW outbox.sources AS
 SELECT f.name,
        CASE WHEN s.oid IS NULL THEN 'gone'
-            WHEN EXISTS (SELECT FROM pg_locks l WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 2
+            WHEN EXISTS (SELECT FROM pg_locks l WHERE l.locktype = 'object' AND l.granted
                          AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database())
-                         AND l.classid = (hashtext('outbox.follow')::int8 & 4294967295)::oid
-                         AND l.objid = (hashtext(f.name)::int8 & 4294967295)::oid) THEN 'copying'
+                         AND l.classid = 'outbox.followed'::regclass AND l.objid = (hashtext(f.name)::int8 & 4294967295)::oid) THEN 'copying'
             WHEN f.lost IS NOT NULL THEN f.lost
             WHEN NOT s.subenabled THEN 'disabled'
             WHEN w.pid IS NULL AND f.refuses THEN 'refused'

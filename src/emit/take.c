@@ -18,12 +18,14 @@
 #include "access/htup_details.h"
 #include "catalog/pg_subscription.h"
 #include "commands/trigger.h"
+#include "mb/pg_wchar.h"
 #include "replication/logicalworker.h"
 #include "replication/worker_internal.h"
 #include "utils/jsonb.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
+#include "base/encoding.h"
 #include "base/query.h"
 #include "base/version.h"
 #include "emit/emit.h"
@@ -50,6 +52,9 @@ enum
 	TAKEN_CONTENT_TYPE,
 	NTAKEN
 };
+
+/* More than a text of an event has: a source allows 1 MB of bytes. */
+#define TAKEN_BYTES (4 * 1024 * 1024)
 
 /* The subscription of this process. */
 static struct
@@ -106,13 +111,13 @@ read_source(void)
 static bool
 was_taken(const Taken *t)
 {
-	Datum xid;
+	Datum		xid;
+	const char *number = t->null[TAKEN_XID] ? "" :
+											  TextDatumGetCString(t->column[TAKEN_XID]);
 
-	if (t->null[TAKEN_XID])
+	if (number[0] == '\0' || number[strspn(number, "0123456789")] != '\0')
 		return false;
-	xid = DirectFunctionCall1(xid8in,
-							  CStringGetDatum(TextDatumGetCString(t->column[TAKEN_XID])));
-
+	xid = FullTransactionIdGetDatum(FullTransactionIdFromU64(strtou64(number, NULL, 10)));
 	return DatumGetBool(DirectFunctionCall2(pg_visible_in_snapshot, xid, source.taken));
 }
 
@@ -170,16 +175,42 @@ read_event(void *arg)
 	outbox_check(e, false, true);
 }
 
+/*
+ * Replaces texts that are none in the encoding of this database, and the end of very long
+ * ones.  Only a hostile source has them.  Returns false if there were any.
+ */
+static bool
+make_readable(Taken *t)
+{
+	bool readable = true;
+
+	for (int i = 0; i < NTAKEN; i++)
+	{
+		text  *value = t->null[i] ? NULL : DatumGetTextPP(t->column[i]);
+		size_t len = value == NULL ? 0 : VARSIZE_ANY_EXHDR(value);
+
+		if (len <= TAKEN_BYTES &&
+			(len == 0 ||
+			 pg_verify_mbstr(GetDatabaseEncoding(), VARDATA_ANY(value), (int) len, true)))
+			continue;
+		t->column[i] = CStringGetTextDatum(
+			outbox_foreign_text(VARDATA_ANY(value), Min(len, TAKEN_BYTES)));
+		readable = false;
+	}
+	return readable;
+}
+
 /* Stores the row in outbox.refused_events, with the reason. */
 static void
-set_row_aside(const TriggerData *trigger, const char *reason)
+set_row_aside(const TriggerData *trigger, Taken *t, const char *reason)
 {
-	Datum event = heap_copy_tuple_as_datum(trigger->tg_trigtuple,
-										   RelationGetDescr(trigger->tg_relation));
+	TupleDesc desc = RelationGetDescr(trigger->tg_relation);
+	Datum	  event = heap_copy_tuple_as_datum(heap_form_tuple(desc, t->column, t->null),
+											   desc);
 
 	SPI_connect();
 	outbox_query("INSERT INTO outbox.refused_events (source, event, error)"
-				 " SELECT COALESCE(r.source, $1), pg_catalog.to_jsonb(r.*), $3"
+				 " SELECT COALESCE($1, r.source), pg_catalog.to_jsonb(r.*), $3"
 				 " FROM (SELECT ($2).*) r",
 				 arg_text(source.name),
 				 arg_datum(RelationGetForm(trigger->tg_relation)->reltype, event),
@@ -213,6 +244,7 @@ OUTBOX_FUNCTION(outbox_take_1_0, 0)
 	Taken			t = {0};
 	OutboxStepError refused;
 	Oid				subscription = InvalidOid;
+	bool			readable;
 
 	if (!is_trigger_of_taken(fcinfo))
 		ereport(ERROR,
@@ -222,6 +254,7 @@ OUTBOX_FUNCTION(outbox_take_1_0, 0)
 				 errhint("It belongs to no other table.")));
 	heap_deform_tuple(trigger->tg_trigtuple, RelationGetDescr(trigger->tg_relation),
 					  t.column, t.null);
+	readable = make_readable(&t);
 	if (IsLogicalWorker())
 	{
 		if (source.subscription != MySubscription->oid)
@@ -236,12 +269,15 @@ OUTBOX_FUNCTION(outbox_take_1_0, 0)
 
 		subscription = get_subscription_oid(psprintf("outbox_%s", name), true);
 	}
-	if (outbox_step_try_part(read_event, &t, &refused))
+	if (!readable)
+		set_row_aside(trigger, &t,
+					  "a text is too long, or not of this database's encoding");
+	else if (outbox_step_try_part(read_event, &t, &refused))
 	{
 		outbox_append(&t.event, &t.id);
 		outbox_taken_add(subscription);
 	}
 	else
-		set_row_aside(trigger, refused.message);
+		set_row_aside(trigger, &t, refused.message);
 	return PointerGetDatum(NULL);
 }

@@ -5,7 +5,9 @@
  *	  remove forgotten events.  If this server or the source was restored or promoted, it
  *	  follows the source anew.
  *
- * It is a process of its own, for one round: a source that hangs holds up no delivery.
+ * It is a process of its own, for one round: a source that hangs holds up no delivery.  To
+ * remove forgotten events, and to follow anew, takes longer.  So the round starts another
+ * process for each source that needs it: a source that hangs holds up no other source.
  */
 #include "base/outbox.h"
 
@@ -44,38 +46,51 @@ outbox_sources_next_time(void)
 	return next_round;
 }
 
-void
-outbox_sources_run(void *now)
+/*
+ * Starts this process, for all sources ("") or one.  If the server has no process left,
+ * the next round tries again.
+ */
+static void
+start(Oid database, const char *source, BackgroundWorkerHandle **handle)
 {
 	BackgroundWorker worker = {0};
-	MemoryContext	 old;
-	pid_t			 pid;
 
-	next_round = *(TimestampTz *) now + ROUND_EVERY;
-	if (keeper != NULL && GetBackgroundWorkerPid(keeper, &pid) != BGWH_STOPPED)
-		return;
 	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
 	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
 	worker.bgw_restart_time = BGW_NEVER_RESTART;
-	worker.bgw_main_arg = ObjectIdGetDatum(MyDatabaseId);
+	worker.bgw_main_arg = ObjectIdGetDatum(database);
 	strlcpy(worker.bgw_library_name, "outbox", sizeof(worker.bgw_library_name));
 	strlcpy(worker.bgw_function_name, "outbox_keeper_main",
 			sizeof(worker.bgw_function_name));
 	strlcpy(worker.bgw_name, "outbox keeper of sources", sizeof(worker.bgw_name));
 	strlcpy(worker.bgw_type, "outbox keeper", sizeof(worker.bgw_type));
+	strlcpy(worker.bgw_extra, source, sizeof(worker.bgw_extra));
+	(void) RegisterDynamicBackgroundWorker(&worker, handle);
+}
 
-	/* If the server has no process left, the next round finds one. */
+void
+outbox_sources_run(void *now)
+{
+	MemoryContext old;
+	pid_t		  pid;
+
+	next_round = *(TimestampTz *) now + ROUND_EVERY;
+	if (keeper != NULL && GetBackgroundWorkerPid(keeper, &pid) != BGWH_STOPPED)
+		return;
 	if (keeper != NULL)
 		pfree(keeper);
 	keeper = NULL;
 	old = MemoryContextSwitchTo(TopMemoryContext);
-	(void) RegisterDynamicBackgroundWorker(&worker, &keeper);
+	start(MyDatabaseId, "", &keeper);
 	MemoryContextSwitchTo(old);
 }
 
-/* Calls a function in a transaction, for at most so many milliseconds (0: for any time). */
+/*
+ * Calls a function in a transaction, for at most so many milliseconds.  0: for any time, but
+ * each answer of a source has a bound (source_link.c).
+ */
 static void
-call(const char *query, int most)
+call(const char *query, const char *source, int most)
 {
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
@@ -83,8 +98,28 @@ call(const char *query, int most)
 	pgstat_report_activity(STATE_RUNNING, query);
 	if (most > 0)
 		enable_timeout_after(STATEMENT_TIMEOUT, most);
-	outbox_query(query);
+	outbox_query(query, arg_text(source));
 	disable_timeout(STATEMENT_TIMEOUT, false);
+	SPI_finish();
+	PopActiveSnapshot();
+	CommitTransactionCommand();
+}
+
+/* Starts a process for each source for which more is to be done. */
+static void
+start_others(void)
+{
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	SPI_connect();
+	outbox_query(
+		"SELECT f.name FROM outbox.followed f"
+		" WHERE f.lost = 'restored'"
+		" AND (f.anew_at IS NULL OR f.anew_at <= pg_catalog.now())"
+		" OR EXISTS (SELECT FROM outbox.forgotten g WHERE f.name = ANY (g.sources))");
+	for (uint64 i = 0; i < SPI_processed; i++)
+		start(MyDatabaseId, SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1),
+			  NULL);
 	SPI_finish();
 	PopActiveSnapshot();
 	CommitTransactionCommand();
@@ -94,11 +129,18 @@ call(const char *query, int most)
 void
 outbox_keeper_main(Datum arg)
 {
+	const char *source = MyBgworkerEntry->bgw_extra;
+
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), InvalidOid, 0);
-	call("SELECT outbox.keep_sources()", ROUND_MOST);
-	call("SELECT outbox.forget_at_sources()", FORGET_MOST);
-	call("SELECT outbox.follow_anew()", 0);
+	if (source[0] == '\0')
+	{
+		call("SELECT outbox.keep_sources()", NULL, ROUND_MOST);
+		start_others();
+		proc_exit(0);
+	}
+	call("SELECT outbox.forget_at_sources($1)", source, FORGET_MOST);
+	call("SELECT outbox.follow_anew($1)", source, 0);
 	proc_exit(0);
 }

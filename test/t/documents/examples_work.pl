@@ -315,7 +315,7 @@ my @internal = qw(
   create_source_slot credential_names current_epoch current_piece delivery_attempts drop_source_slot drop_subscription endpoint_changed
   endpoint_figures endpoint_positions endpoint_public_key endpoint_series endpoint_stats events_taken farthest_behind figures_shown figures_sum fill_id find_endpoint
   find_origins follow_anew forget_at_sources forgets forgotten_at grant_to header_object insert_outgoing is_asked is_pending
-  keep_sources keeps_credentials kept_for lock_endpoint lock_holders lock_tenant log_deliveries log_owner log_size
+  keep_sources keeps_credentials kept_for lock_endpoint lock_holders lock_source lock_tenant log_deliveries log_owner log_size
   log_size_now log_xid make_room metric_names new_secret newest_position next_seq note_change note_inactive note_missed order_key
   origins_changed page_bound page_endpoints page_rows page_start parked_counts pending_seqs portal_change portal_cipher
   portal_cursor portal_endpoint portal_hint portal_key portal_own portal_settings portal_spend portal_spend_challenges
