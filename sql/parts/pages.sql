@@ -116,11 +116,16 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SE
 AS $$
 #variable_conflict use_variable
 DECLARE
+    -- Each event is compared with so many patterns.  An endpoint has those that it had before, too.
+    patterns CONSTANT int8 := GREATEST(cardinality(endpoints), 1) * COALESCE(cardinality(topics), 0)
+        + (SELECT COALESCE(sum(cardinality(p.topics)), 0)
+           FROM (SELECT v.topics FROM outbox.subscriptions v WHERE v.endpoint_id = ANY (endpoints)
+                 UNION ALL SELECT s.topics FROM outbox.endpoint_settings s WHERE s.endpoint_id = ANY (endpoints)) p);
     -- Events of the log are read in parts, each four times as large as the one before, until
-    -- one has a row: at most 85,000 for one endpoint, and so many fewer for several that a
-    -- page compares no more topics.  And deliveries, to find out their status.
-    events int4 := 1000;
-    last CONSTANT int4 := 64000 / GREATEST(cardinality(endpoints), 1);
+    -- one has a row: at most 85,000 for one endpoint, and so many fewer for several, or for many
+    -- patterns, that a page compares no more topics.  And deliveries, to find out their status.
+    last CONSTANT int4 := LEAST(64000 / GREATEST(cardinality(endpoints), 1), 1000000 / GREATEST(patterns, 1));
+    events int4 := LEAST(1000, GREATEST(4000000 / GREATEST(patterns, 1), 1));
     most CONSTANT int4 := GREATEST(page_size, CASE WHEN topics IS NULL THEN 100 ELSE 1000 END);
     low int8 := -1;
     owner text;
@@ -180,7 +185,7 @@ BEGIN
               ORDER BY n.seq DESC, u.id LIMIT most) c;
         EXIT WHEN seqs IS NOT NULL OR stopped IS NULL OR events >= last;
         start := outbox.page_start(stopped);
-        events := LEAST(events * 4, GREATEST(last, 1000));
+        events := LEAST(events * 4, last);
     END LOOP;
     IF cardinality(seqs) = most THEN
         stopped := concat(seqs[most], ':', ids[most], ':0');

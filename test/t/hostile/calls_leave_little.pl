@@ -190,5 +190,16 @@ foreach my $number ('1e131000', '-1e131000', '1e-16383', '0e-16383')
 is( ask(q[SELECT outbox.portal_alter_endpoint('initech', 'e', '{"metadata": {"a": [12345678901234567890, -0.5, 0, 1e20]}}') -> 'metadata'], 'portal'),
 	'{"a": [12345678901234567890, -0.5, 0, 100000000000000000000]}', 'numbers of some digits are taken');
 
+# --- A page compares few events where an endpoint has had many patterns
+
+ask(q[SELECT outbox.portal_create_endpoint('initech', 'https://example.com', '{"topics": ["never.*"]}', name => 'patterns')], 'portal');
+ask("SELECT count(outbox.emit('nowhere', '{}', tenant => 'initech')) FROM generate_series(1, 300)");
+ask("INSERT INTO outbox.subscriptions (endpoint_id, version, topics, read, last_seq)"
+	  . " SELECT endpoint_id, -n, ARRAY(SELECT concat('p', n, '.', g) FROM generate_series(1, 900) g), pg_current_snapshot(), 0"
+	  . " FROM outbox.endpoint_settings, generate_series(1, 100) n WHERE name = 'patterns'");
+my ($compared) = ask("BEGIN; SET LOCAL track_functions = 'all'; SELECT outbox.portal_deliveries('initech', 'patterns') IS NOT NULL;"
+	  . " SELECT calls FROM pg_stat_xact_user_functions WHERE schemaname = 'outbox' AND funcname = 'topic_in'; COMMIT") =~ /(\d+)$/;
+cmp_ok($compared * 90_000, '<=', 20_000_000, 'a page compares topics with patterns so many times at most');
+
 $node->stop;
 done_testing();
