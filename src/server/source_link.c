@@ -200,7 +200,6 @@ take_rows(const WalRcvExecResult *answer, int64 most, Tuplestorestate *rows,
 OUTBOX_FUNCTION(outbox_ask_source_1_0, 3)
 {
 	ReturnSetInfo *info = (ReturnSetInfo *) fcinfo->resultinfo;
-	const int64	   most = PG_ARGISNULL(2) ? -1 : PG_GETARG_INT32(2);
 	const bool timed = MyBgworkerEntry != NULL && !get_timeout_active(STATEMENT_TIMEOUT);
 	WalReceiverConn *volatile conn = NULL;
 	WalRcvExecResult *answer;
@@ -214,7 +213,8 @@ OUTBOX_FUNCTION(outbox_ask_source_1_0, 3)
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 	/* A user can cancel it.  Where there is none, the time has a bound. */
 	if (timed)
-		enable_timeout_after(STATEMENT_TIMEOUT, most < 0 ? PAGES_MOST : ANSWER_MOST);
+		enable_timeout_after(STATEMENT_TIMEOUT,
+							 PG_ARGISNULL(2) ? PAGES_MOST : ANSWER_MOST);
 	PG_TRY();
 	{
 		conn = connect_to(text_to_cstring(PG_GETARG_TEXT_PP(0)));
@@ -226,7 +226,8 @@ OUTBOX_FUNCTION(outbox_ask_source_1_0, 3)
 					 errmsg("the source refuses: %s", words(answer->err)),
 					 errhint("The log of the source has the statement.")));
 		if (answer->tuplestore != NULL)
-			take_rows(answer, most, info->setResult, info->setDesc);
+			take_rows(answer, PG_ARGISNULL(2) ? -1 : PG_GETARG_INT32(2), info->setResult,
+					  info->setDesc);
 		walrcv_clear_result(answer);
 	}
 	PG_FINALLY();
