@@ -51,7 +51,8 @@ def figures(cluster, endpoints, each):
     """What the figures of a bucket cost, beside the deliveries in it: endpoints that get an event a second."""
     cluster.sql.rows("ALTER SYSTEM RESET outbox.log_attempts")
     cluster.sql.rows("SELECT pg_reload_conf()")
-    cluster.sql.rows("SELECT count(outbox.create_endpoint('f' || i, 'null://h/', topics => '{bench.figures}'))"
+    topic = f"bench.figures.{each}"
+    cluster.sql.rows(f"SELECT count(outbox.create_endpoint('f{each}-' || i, 'null://h/', topics => '{{{topic}}}'))"
                      f" FROM generate_series(1, {endpoints}) AS i")
     left = BUCKET - time.time() % BUCKET
     if left < 2 * each * EVERY + 60:
@@ -60,9 +61,9 @@ def figures(cluster, endpoints, each):
 
     def deliver():
         for _ in range(each):
-            cluster.emit(1, topic="bench.figures")
+            cluster.emit(1, topic=topic)
             time.sleep(EVERY)
-        wait_until(lambda: cluster.sql.number("SELECT sum(delivered) FROM outbox.stats WHERE endpoint ~ '^f'") >= endpoints * each,
+        wait_until(lambda: cluster.sql.number(f"SELECT sum(delivered) FROM outbox.stats WHERE endpoint ~ '^f{each}-'") >= endpoints * each,
                    60, "the events to be delivered")
         time.sleep(1)
 
@@ -70,8 +71,8 @@ def figures(cluster, endpoints, each):
     time.sleep(BUCKET - 2 - time.time() % BUCKET)
     written = spent(cluster, lambda: time.sleep(10))
     idle = spent(cluster, lambda: time.sleep(10))
-    rows = cluster.sql.number("SELECT count(*) FROM outbox.figures WHERE endpoint_id > 0 AND piece < 3"
-                              f" AND delivered = {each}")
+    rows = cluster.sql.number("SELECT count(*) FROM outbox.figures f CROSS JOIN unnest(f.endpoint_ids, f.delivered) e (id, n)"
+                              f" WHERE e.id > 0 AND f.piece < 3 AND e.n = {each}")
     assert rows == endpoints, f"{rows} buckets of {endpoints} endpoints were written"
     return [(w - i) / d for w, i, d in zip(written, idle, delivered)]
 
@@ -87,9 +88,10 @@ def measure(bench):
             for name, _, keys, logged in VARIANTS:
                 samples[name].append(drain(cluster, count, keys, logged))
         if not bench.quick:
-            cpu, wal = figures(cluster, 1000, 300)
-            report.add(SECTION, "figures of 1,000 endpoints ÷ their 300 deliveries each, in a bucket of five minutes",
-                       f"CPU {100 * cpu:.2f} %, WAL {100 * wal:.2f} %", "CPU ≤ 1 %", cpu <= 0.01)
+            for each in 300, 20:
+                cpu, wal = figures(cluster, 1000, each)
+                report.add(SECTION, f"figures of 1,000 endpoints ÷ their {each} deliveries each, in a bucket of five minutes",
+                           f"CPU {100 * cpu:.2f} %, WAL {100 * wal:.2f} %", "≤ 1 %", max(cpu, wal) <= 0.01)
         cluster.check()
         cluster.stop()
     finally:

@@ -5,15 +5,19 @@
 
 -- Pieces 0 to 2 have buckets of five minutes and are used for a day each, 3 to 5 buckets of an
 -- hour for 45 days.  Which one follows from the time, and the worker empties it before.
+-- A row has those of a block of endpoints that one worker serves: their numbers, divided by 32, are
+-- the block.  An endpoint that is mostly quiet would pay for a row of its own more than for a delivery.
 CREATE TABLE outbox.figures (
     piece           int2 NOT NULL,
-    endpoint_id     int4 NOT NULL,
+    block           int4 NOT NULL,
     at              timestamptz NOT NULL,
-    tenant          text COLLATE "C",
-    delivered       int8 NOT NULL,
-    failed          int8 NOT NULL,
-    counts          bytea NOT NULL,
-    PRIMARY KEY (endpoint_id, at, piece)
+    worker          int2 NOT NULL,
+    endpoint_ids    int4[] NOT NULL,
+    tenants         text[] COLLATE "C" NOT NULL,
+    delivered       int4[] NOT NULL,
+    failed          int4[] NOT NULL,
+    counts          bytea[] NOT NULL,
+    PRIMARY KEY (block, at, piece, worker)
 ) PARTITION BY LIST (piece);
 CREATE TABLE outbox.figures_0 PARTITION OF outbox.figures FOR VALUES IN (0) USING heap;
 CREATE TABLE outbox.figures_1 PARTITION OF outbox.figures FOR VALUES IN (1) USING heap;
@@ -35,6 +39,12 @@ LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_figures_sum_1_0';
 COMMENT ON FUNCTION outbox.figures_sum IS
 'outbox.figures.counts of several rows, one behind the other, as of one row';
 
+CREATE FUNCTION outbox.figures_of(endpoint_ids int4[], counts bytea[], wanted int4[]) RETURNS bytea
+LANGUAGE C IMMUTABLE AS 'MODULE_PATHNAME', 'outbox_figures_of_1_0';
+COMMENT ON FUNCTION outbox.figures_of IS
+'The counts of these endpoints, in the order of their numbers, or (NULL) of all in a row of outbox.figures, '
+'one behind the other (NULL: it has none)';
+
 CREATE FUNCTION outbox.figures_shown(counts bytea) RETURNS jsonb
 LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_figures_shown_1_0';
 COMMENT ON FUNCTION outbox.figures_shown IS 'outbox.figures.counts of one or several rows, as they are shown';
@@ -51,6 +61,7 @@ DECLARE
     hourly CONSTANT bool := width >= 3600;
     zero CONSTANT timestamptz := '2000-01-01';
     ids int4[];
+    blocks int4[];
 BEGIN
     PERFORM outbox.check_tenant(tenant);
     IF bucket IS NULL OR from_time IS NULL OR to_time IS NULL THEN
@@ -78,21 +89,23 @@ BEGIN
             PERFORM outbox.require_own(tenant, endpoint, ids IS NOT NULL);
         END IF;
     ELSIF tenant IS NOT NULL THEN
-        SELECT COALESCE(array_agg(s.endpoint_id), '{}') INTO ids FROM outbox.endpoint_settings s WHERE s.tenant = figures.tenant;
+        SELECT COALESCE(array_agg(s.endpoint_id ORDER BY s.endpoint_id), '{}') INTO ids
+        FROM outbox.endpoint_settings s WHERE s.tenant = figures.tenant;
     END IF;
+    blocks := ARRAY(SELECT DISTINCT i.id / 32 FROM unnest(ids) i (id));
     from_time := date_bin(bucket, from_time, zero);
     RETURN QUERY
     SELECT jsonb_build_object('at', date_bin(bucket, b.at, zero)) || outbox.figures_shown(string_agg(b.counts, ''))
     -- a bytea has 1 GB at most, so buckets of one time are added up first
     FROM (SELECT f.at, outbox.figures_sum(string_agg(f.counts, '')) AS counts
-          FROM (SELECT r.at, r.counts FROM outbox.figures r
-                WHERE ids IS NOT NULL AND r.endpoint_id = ANY (ids) AND r.at >= from_time AND r.at < to_time
+          FROM (SELECT r.at, outbox.figures_of(r.endpoint_ids, r.counts, ids) AS counts FROM outbox.figures r
+                WHERE ids IS NOT NULL AND r.block = ANY (blocks) AND r.at >= from_time AND r.at < to_time
                 AND r.piece = ANY (CASE WHEN hourly THEN '{3,4,5}' ELSE '{0,1,2}' END::int2[])
                 UNION ALL
-                SELECT r.at, r.counts FROM outbox.figures r
+                SELECT r.at, outbox.figures_of(r.endpoint_ids, r.counts, NULL) FROM outbox.figures r
                 WHERE ids IS NULL AND r.at >= from_time AND r.at < to_time
                 AND r.piece = ANY (CASE WHEN hourly THEN '{3,4,5}' ELSE '{0,1,2}' END::int2[])) f
-          GROUP BY f.at) b
+          GROUP BY f.at HAVING count(f.counts) > 0) b
     GROUP BY date_bin(bucket, b.at, zero) ORDER BY date_bin(bucket, b.at, zero);
 END $$;
 COMMENT ON FUNCTION outbox.figures IS
@@ -103,10 +116,10 @@ CREATE FUNCTION outbox.tenant_usage(from_time timestamptz, to_time timestamptz D
     OUT tenant text, OUT delivered int8, OUT failed_attempts int8) RETURNS SETOF record
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
-SELECT f.tenant, sum(f.delivered)::int8, sum(f.failed)::int8
-FROM outbox.figures f
-WHERE f.piece IN (3, 4, 5) AND f.tenant IS NOT NULL AND f.at >= $1 AND f.at < $2
-GROUP BY f.tenant ORDER BY f.tenant
+SELECT e.tenant, sum(e.delivered)::int8, sum(e.failed)::int8
+FROM outbox.figures f CROSS JOIN unnest(f.tenants, f.delivered, f.failed) e (tenant, delivered, failed)
+WHERE f.piece IN (3, 4, 5) AND e.tenant IS NOT NULL AND f.at >= $1 AND f.at < $2
+GROUP BY e.tenant ORDER BY e.tenant
 $$;
 COMMENT ON FUNCTION outbox.tenant_usage IS
 'Deliveries to each tenant, and failed attempts, in the hours that began between two times';

@@ -68,6 +68,7 @@ static MemoryContext histogram_slab; /* OutboxHistogram */
 
 static dlist_head figures = DLIST_STATIC_INIT(figures);
 static int		  nfigures;
+static bool		  figures_are_sorted;
 
 static void
 make_contexts(void)
@@ -86,6 +87,37 @@ dlist_head *
 outbox_tally_figures(void)
 {
 	return &figures;
+}
+
+static int
+compare_figures(const void *a, const void *b)
+{
+	const OutboxFigures *l = *(const OutboxFigures *const *) a;
+	const OutboxFigures *r = *(const OutboxFigures *const *) b;
+
+	if (l->at != r->at)
+		return l->at < r->at ? -1 : 1;
+	return (l->endpoint_id > r->endpoint_id) - (l->endpoint_id < r->endpoint_id);
+}
+
+void
+outbox_tally_sort_figures(void)
+{
+	OutboxFigures **all;
+	dlist_iter		iter;
+	int				n = 0;
+
+	if (figures_are_sorted)
+		return;
+	all = palloc(sizeof(OutboxFigures *) * nfigures);
+	dlist_foreach(iter, &figures)
+		all[n++] = dlist_container(OutboxFigures, node, iter.cur);
+	qsort(all, n, sizeof(OutboxFigures *), compare_figures);
+	dlist_init(&figures);
+	for (int i = 0; i < n; i++)
+		dlist_push_tail(&figures, &all[i]->node);
+	pfree(all);
+	figures_are_sorted = true;
 }
 
 void
@@ -112,6 +144,7 @@ static void
 keep_figures(OutboxFigures *f)
 {
 	dlist_push_tail(&figures, &f->node);
+	figures_are_sorted = false;
 	if (++nfigures > FIGURES_AT_MOST)
 		outbox_tally_free_figures(dlist_head_element(OutboxFigures, node, &figures));
 }

@@ -77,9 +77,13 @@ typedef struct OutboxFigures
 #define OUTBOX_FIGURE_OLDEST 254
 #define OUTBOX_FIGURE_MEMORY 255
 
-/* The figures that are to be written.  The second ends the open bucket of an endpoint.
- * The third adds figures of the whole database. */
+/*
+ * The figures that are to be written.  The second puts them into the order of their times and
+ * endpoints.  The third ends the open bucket of an endpoint.  The fourth adds figures of the
+ * whole database.
+ */
 extern dlist_head *outbox_tally_figures(void);
+extern void		   outbox_tally_sort_figures(void);
 extern void		   outbox_tally_end_figures(OutboxEndpoint *ep);
 extern void		   outbox_tally_look(TimestampTz at, int64 oldest_usec, int64 memory);
 extern void		   outbox_tally_free_figures(OutboxFigures *f);

@@ -2,9 +2,10 @@
  * figures.c
  *	  Owns outbox.figures: figures of endpoints, in buckets of five minutes and of an hour.
  *
- * A bucket is counted in memory (tally.c), and written once it has ended.  A second one of the
- * same endpoint and time is added to the row, as where another worker has taken the endpoint.
- * A crash loses the open buckets.  Figures of the whole database have the endpoint 0.
+ * A bucket is counted in memory (tally.c), and written once it has ended.  A row has those of
+ * a block of endpoints that one worker serves.  Others of the same block and time are added to
+ * the row, as those of another bucket of the same hour.  A crash loses the open buckets.
+ * Figures of the whole database have the endpoint 0.
  *
  * The table has three pieces for each width, used in turn: which one follows from the time of
  * the bucket.  A piece is emptied before the first row of another turn.
@@ -26,9 +27,11 @@
 #include "server/subscription.h"
 #include "store/figures.h"
 
-/* Buckets end together.  They are written together, so many in a transaction. */
+/* Buckets end together.  They are written together, so many and the rest of their block in a
+ * transaction. */
 #define GATHER_FOR (1 * USECS_PER_SEC)
 #define AT_ONCE 200
+#define BLOCK 32 /* endpoints */
 
 #define LOCKED_AGAIN \
 	(10 * USECS_PER_SEC) /* µs: after a piece that is to be emptied was locked */
@@ -138,12 +141,18 @@ array_of(Datum *values, bool *nulls, int n, Oid type)
 		construct_md_array(values, nulls, 1, dims, lbs, type, len, byval, align));
 }
 
+static bool
+are_of_one_row(const OutboxFigures *a, const OutboxFigures *b)
+{
+	return a->at == b->at && a->endpoint_id / BLOCK == b->endpoint_id / BLOCK;
+}
+
 void
 outbox_figures_write(void *arg)
 {
 	TimestampTz		   now = *(TimestampTz *) arg;
-	Datum			   columns[8][AT_ONCE];
-	bool			   no_tenant[AT_ONCE];
+	Datum			   columns[8][AT_ONCE + BLOCK];
+	bool			   no_tenant[AT_ONCE + BLOCK];
 	int64			   begun[lengthof(turns)];
 	Datum			   args[8];
 	int				   n = 0;
@@ -152,6 +161,7 @@ outbox_figures_write(void *arg)
 	static SPIPlanPtr  plan;
 	dlist_iter		   iter;
 	dlist_mutable_iter gone;
+	OutboxFigures	  *last = NULL;
 
 	if (dlist_is_empty(outbox_tally_figures()))
 		return;
@@ -161,13 +171,16 @@ outbox_figures_write(void *arg)
 		return;
 	}
 	memcpy(begun, in_turn, sizeof(begun));
+	outbox_tally_sort_figures();
 	dlist_foreach(iter, outbox_tally_figures())
 	{
 		OutboxFigures *f = dlist_container(OutboxFigures, node, iter.cur);
-		bytea		  *counts = palloc(VARHDRSZ + f->size);
+		bytea		  *counts;
 
-		if (n == AT_ONCE)
+		if (n == AT_ONCE + BLOCK || (n >= AT_ONCE && !are_of_one_row(f, last)))
 			break;
+		last = f;
+		counts = palloc(VARHDRSZ + f->size);
 		SET_VARSIZE(counts, VARHDRSZ + f->size);
 		memcpy(VARDATA(counts), f->counts, f->size);
 		columns[0][n] = Int32GetDatum(f->endpoint_id);
@@ -197,22 +210,36 @@ outbox_figures_write(void *arg)
 		args[c] = array_of(columns[c], c == 1 ? no_tenant : NULL, n, element[c]);
 	outbox_plan_run(
 		&plan,
-		"INSERT INTO outbox.figures AS f (piece, endpoint_id, at, tenant, delivered, failed,"
-		" counts) SELECT w.piece, n.endpoint_id, w.at, n.tenant, sum(n.delivered)::int8,"
-		" sum(n.failed)::int8, outbox.figures_sum(string_agg(n.counts, ''))"
+		"INSERT INTO outbox.figures AS f SELECT e.piece, e.endpoint_id / 32, e.at, $9,"
+		" array_agg(e.endpoint_id), array_agg(e.tenant), array_agg(e.delivered),"
+		" array_agg(e.failed), array_agg(e.counts)"
+		" FROM (SELECT w.piece, n.endpoint_id, w.at, n.tenant,"
+		" LEAST(sum(n.delivered), 2147483647)::int4 AS delivered,"
+		" LEAST(sum(n.failed), 2147483647)::int4 AS failed,"
+		" outbox.figures_sum(string_agg(n.counts, '')) AS counts"
 		" FROM unnest($1, $2, $3, $4, $5, $6, $7, $8) AS n (endpoint_id, tenant, at,"
 		" delivered, failed, counts, piece, hour_piece)"
 		" CROSS JOIN LATERAL (VALUES (n.piece, n.at),"
 		" (n.hour_piece, date_trunc('hour', n.at, 'UTC'))) AS w (piece, at)"
-		" GROUP BY w.piece, n.endpoint_id, w.at, n.tenant"
-		" ON CONFLICT (endpoint_id, at, piece) DO UPDATE"
-		" SET delivered = f.delivered + EXCLUDED.delivered,"
-		" failed = f.failed + EXCLUDED.failed,"
-		" counts = outbox.figures_sum(f.counts || EXCLUDED.counts)",
+		" GROUP BY w.piece, n.endpoint_id, w.at, n.tenant) e"
+		" GROUP BY e.piece, e.endpoint_id / 32, e.at"
+		" ON CONFLICT (block, at, piece, worker) DO UPDATE"
+		" SET (endpoint_ids, tenants, delivered, failed, counts) ="
+		" (SELECT array_agg(m.endpoint_id), array_agg(m.tenant), array_agg(m.delivered),"
+		" array_agg(m.failed), array_agg(m.counts)"
+		" FROM (SELECT u.endpoint_id, u.tenant,"
+		" LEAST(sum(u.delivered), 2147483647)::int4 AS delivered,"
+		" LEAST(sum(u.failed), 2147483647)::int4 AS failed,"
+		" outbox.figures_sum(string_agg(u.counts, '')) AS counts"
+		" FROM unnest(f.endpoint_ids || EXCLUDED.endpoint_ids, f.tenants || EXCLUDED.tenants,"
+		" f.delivered || EXCLUDED.delivered, f.failed || EXCLUDED.failed,"
+		" f.counts || EXCLUDED.counts) u (endpoint_id, tenant, delivered, failed, counts)"
+		" GROUP BY u.endpoint_id, u.tenant) m)",
 		arg_datum(INT4ARRAYOID, args[0]), arg_datum(TEXTARRAYOID, args[1]),
 		arg_datum(TIMESTAMPTZARRAYOID, args[2]), arg_datum(INT8ARRAYOID, args[3]),
 		arg_datum(INT8ARRAYOID, args[4]), arg_datum(BYTEAARRAYOID, args[5]),
-		arg_datum(INT4ARRAYOID, args[6]), arg_datum(INT4ARRAYOID, args[7]));
+		arg_datum(INT4ARRAYOID, args[6]), arg_datum(INT4ARRAYOID, args[7]),
+		arg_int4(outbox_worker_number));
 	OUTBOX_CRASH_POINT("figures.written");
 	outbox_txn_commit();
 	memcpy(in_turn, begun, sizeof(in_turn));
@@ -262,6 +289,52 @@ OUTBOX_FUNCTION(outbox_figures_sum_1_0, 1)
 		}
 	SET_VARSIZE(result, (char *) p - (char *) result);
 	PG_RETURN_BYTEA_P(result);
+}
+
+static int
+compare_ids(const void *a, const void *b)
+{
+	int32 l = *(const int32 *) a;
+	int32 r = *(const int32 *) b;
+
+	return (l > r) - (l < r);
+}
+
+/* figures_of(endpoint_ids, counts, wanted): wanted is sorted. */
+OUTBOX_FUNCTION(outbox_figures_of_1_0, 3)
+{
+	StringInfoData found;
+	ArrayType	  *wanted = PG_ARGISNULL(2) ? NULL : PG_GETARG_ARRAYTYPE_P(2);
+	int			   nwanted = 0;
+	Datum		  *ids, *counts;
+	bool		  *no_id, *no_counts;
+	int			   nids, ncounts;
+
+	if (PG_ARGISNULL(0) || PG_ARGISNULL(1) || (wanted && ARR_HASNULL(wanted)))
+		PG_RETURN_NULL();
+	if (wanted)
+		nwanted = ArrayGetNItems(ARR_NDIM(wanted), ARR_DIMS(wanted));
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), INT4OID, sizeof(int32), true,
+					  TYPALIGN_INT, &ids, &no_id, &nids);
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(1), BYTEAOID, -1, false, TYPALIGN_INT,
+					  &counts, &no_counts, &ncounts);
+	initStringInfo(&found);
+	for (int i = 0; i < Min(nids, ncounts); i++)
+	{
+		struct varlena *one = (struct varlena *) DatumGetPointer(counts[i]);
+		int32			id = DatumGetInt32(ids[i]);
+
+		CHECK_FOR_INTERRUPTS();
+		if (no_id[i] || no_counts[i])
+			continue;
+		if (wanted == NULL ||
+			bsearch(&id, ARR_DATA_PTR(wanted), nwanted, sizeof(id), compare_ids))
+			appendBinaryStringInfo(&found, VARDATA_ANY(one),
+								   (int) VARSIZE_ANY_EXHDR(one));
+	}
+	if (found.len == 0)
+		PG_RETURN_NULL();
+	PG_RETURN_TEXT_P(cstring_to_text_with_len(found.data, found.len));
 }
 
 /* The counts of some counters, as members of an object that are not 0.  Returns their sum. */

@@ -31,7 +31,7 @@ my %by_name = (
 	timeline => q('1'), headers => q('{"x-a": "b"}'), most => '10', bucket => q('1 hour'), grace => q('1 hour'), timeout => q('1 ms'),
 	from_time => q(pg_catalog.now() - interval '1 hour'), to_time => 'pg_catalog.now()', since => q(pg_catalog.now() - interval '1 hour'));
 my %by_type = (
-	text => q('a'), 'text[]' => q('{a}'), jsonb => q('{}'), json => q('{}'), jsonpath => q('$.a > 1'), bytea => q('a'), boolean => 'true',
+	text => q('a'), 'text[]' => q('{a}'), jsonb => q('{}'), json => q('{}'), jsonpath => q('$.a > 1'), bytea => q('a'), 'bytea[]' => q('{a}'), boolean => 'true',
 	integer => '1', bigint => '1', smallint => '1', real => '1', oid => '1', uuid => q('00000000-0000-4000-8000-000000000000'),
 	'integer[]' => q('{1}'), 'bigint[]' => q('{1}'), interval => q('1 hour'), 'timestamp with time zone' => 'pg_catalog.now()', pg_snapshot => q('10:20:10'),
 	xid8 => q('10'), pg_lsn => q('0/10'), anyelement => q('a'), anynonarray => q('a'), 'outbox.endpoint_settings' => '(SELECT s FROM outbox.endpoint_settings s ORDER BY s.endpoint_id LIMIT 1)');

@@ -313,7 +313,7 @@ my @internal = qw(
   check_options check_portal check_portal_numbers check_portal_paused check_portal_setting check_role check_secret
   check_settings check_tenant check_topic check_topics check_url claim_log close_log command content_files copy_source
   create_source_slot credential_names current_epoch current_piece delivery_attempts drop_source_slot drop_subscription endpoint_changed
-  endpoint_figures endpoint_positions endpoint_public_key endpoint_series endpoint_stats events_taken farthest_behind figures_shown figures_sum fill_id find_endpoint
+  endpoint_figures endpoint_positions endpoint_public_key endpoint_series endpoint_stats events_taken farthest_behind figures_of figures_shown figures_sum fill_id find_endpoint
   find_origins follow_anew forget_at_sources forgets forgotten_at grant_to header_object insert_outgoing is_asked is_pending
   keep_sources keeps_credentials kept_for lock_endpoint lock_holders lock_source lock_tenant log_deliveries log_owner log_size
   log_size_now log_xid make_room metric_names new_secret newest_position next_seq note_change note_inactive note_missed order_key

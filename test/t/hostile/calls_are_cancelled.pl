@@ -30,6 +30,7 @@ my %calls = (
 	'pending_seqs of 4,000,000' => q(cardinality(outbox.pending_seqs(substr(pending, 1, 1000000 - n % 2 * 2)))),
 	'is_pending among 4,000,000' => q(outbox.is_pending(n, pending)),
 	'figures_sum of 1 MB' => q(outbox.figures_sum(substr(counts, 1, 999995 - n % 2 * 5))),
+	'figures_of 1 MB' => q(outbox.figures_of(array_fill(n::int, ARRAY[1000]), array_fill(substr(counts, 1, 1000), ARRAY[1000]), NULL)),
 	'filter_matches of 1 MB' => q(outbox.filter_matches(payload, '$[*] > 120000')),
 	'filter_matches of 40,000 members' => q(outbox.filter_matches(object, '$.* > 40000')),
 	'order_key of 1 MB' => q(outbox.order_key(text, text || n)),
@@ -48,8 +49,8 @@ foreach my $name (sort keys %calls)
 
 # 1.1 GB of counts of 1,100 hours, which are in one bucket
 $node->safe_psql('postgres', <<'SQL');
-INSERT INTO outbox.figures (piece, endpoint_id, at, delivered, failed, counts)
-SELECT 3 + extract(epoch FROM h)::int8 / 2592000 % 3, 7, h, 200000, 0, counts
+INSERT INTO outbox.figures (piece, block, at, worker, endpoint_ids, tenants, delivered, failed, counts)
+SELECT 3 + extract(epoch FROM h)::int8 / 2592000 % 3, 0, h, 0, '{7}', '{NULL}', '{200000}', '{0}', ARRAY[counts]
 FROM large, generate_series(1, 1100) n, LATERAL (SELECT date_bin('90 days', now(), '2000-01-01') - n * interval '1 hour') t (h)
 SQL
 is($node->safe_psql('postgres', "SELECT bool_and(f ->> 'latency_p50_ms' IS NOT NULL), count(*) FROM outbox.figures(bucket => '90 days', from_time => now() - interval '90 days') f"),

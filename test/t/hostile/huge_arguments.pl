@@ -43,6 +43,7 @@ my %values = (
 	jsonb => \@jsons,
 	json => [ (map { "$_\::text" } @jsons), q(('"' || x || '"')) ],
 	jsonpath => [ 'path', q('$'), q('strict $.**'), q(('$.a == "' || x || '"')), q('$.a == 1e131000') ],
+	'bytea[]' => [ 'ARRAY[bytes]', q('{}'), q('{NULL}'), q('{{a,b},{c,d}}') ],
 	bytea => [ 'bytes', q(''), q('\\x00'), q('\\xffffffffffffffffffff'), q('\\x80808080808080808001') ],
 	uuid => [ q('ffffffff-ffff-ffff-ffff-ffffffffffff'), q('00000000-0000-0000-0000-000000000000') ],
 	boolean => [qw(true false)],
