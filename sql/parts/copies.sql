@@ -67,32 +67,6 @@ AS $$
 $$;
 COMMENT ON FUNCTION outbox.adopted_status IS 'How adopt() parks a delivery that was not finished';
 
--- Of a missing row the epoch of its events is known. The newest of them
--- is the log's, unless it has its row.
-CREATE FUNCTION outbox.find_origins() RETURNS void
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-AS $$
-    WITH seen AS (
-        SELECT e.epoch, max(e.at) AS at, max(e.seq) AS seq
-        FROM (SELECT l.epoch, l.created_at AS at, l.seq FROM outbox.events l
-              UNION ALL SELECT k.epoch, k.created_at, k.seq FROM outbox.kept_events k
-              UNION ALL SELECT s.epoch, s.created_at, 0 FROM outbox.scheduled s) e
-        WHERE e.epoch > 0 AND NOT EXISTS (SELECT 1 FROM outbox.origins o WHERE o.epoch = e.epoch)
-        GROUP BY e.epoch)
-    INSERT INTO outbox.origins (epoch, system_identifier, database_oid, adopted_by, first, instance_name)
-    SELECT s.epoch, 0, 0, NULLIF(n.epoch, s.epoch), true, ''
-    FROM seen s,
-         (SELECT COALESCE((SELECT o.epoch FROM outbox.origins o WHERE o.adopted_by IS NULL
-                           ORDER BY o.created_at DESC LIMIT 1),
-                          (SELECT c.epoch FROM seen c ORDER BY c.seq DESC, c.at DESC LIMIT 1)) AS epoch) n;
-    UPDATE outbox.origins o SET first = true
-    WHERE NOT o.first AND NOT EXISTS (SELECT 1 FROM outbox.origins p WHERE p.adopted_by = o.epoch);
-    -- Events that were emitted while it was held are a copy's until claim_log().
-    UPDATE outbox.origins SET system_identifier = 0 WHERE adopted_by IS NULL
-$$;
-COMMENT ON FUNCTION outbox.find_origins IS
-'Makes missing rows of outbox.origins, as far as events tell of them';
-
 -- Returns the highest number of the log.  All events up to it are committed, and later ones
 -- have higher numbers.
 CREATE FUNCTION outbox.close_log(keep_locks boolean) RETURNS int8
@@ -182,7 +156,25 @@ BEGIN
         outbox.forgotten IN SHARE ROW EXCLUSIVE MODE;
     own := pg_current_xact_id();
     IF owner = 'not known' THEN
-        PERFORM outbox.find_origins();
+        -- Of a missing row the epoch of its events is known. The newest of them
+        -- is the log's, unless it has its row.
+        WITH seen AS (
+            SELECT e.epoch, max(e.at) AS at, max(e.seq) AS seq
+            FROM (SELECT l.epoch, l.created_at AS at, l.seq FROM outbox.events l
+                  UNION ALL SELECT k.epoch, k.created_at, k.seq FROM outbox.kept_events k
+                  UNION ALL SELECT s.epoch, s.created_at, 0 FROM outbox.scheduled s) e
+            WHERE e.epoch > 0 AND NOT EXISTS (SELECT 1 FROM outbox.origins o WHERE o.epoch = e.epoch)
+            GROUP BY e.epoch)
+        INSERT INTO outbox.origins (epoch, system_identifier, database_oid, adopted_by, first, instance_name)
+        SELECT s.epoch, 0, 0, NULLIF(n.epoch, s.epoch), true, ''
+        FROM seen s,
+             (SELECT COALESCE((SELECT o.epoch FROM outbox.origins o WHERE o.adopted_by IS NULL
+                               ORDER BY o.created_at DESC LIMIT 1),
+                              (SELECT c.epoch FROM seen c ORDER BY c.seq DESC, c.at DESC LIMIT 1)) AS epoch) n;
+        UPDATE outbox.origins o SET first = true
+        WHERE NOT o.first AND NOT EXISTS (SELECT 1 FROM outbox.origins p WHERE p.adopted_by = o.epoch);
+        -- Events that were emitted while it was held are a copy's until claim_log().
+        UPDATE outbox.origins SET system_identifier = 0 WHERE adopted_by IS NULL;
     END IF;
 
     -- Calls of forget() before the copy was made: their snapshots say nothing

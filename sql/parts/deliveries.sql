@@ -251,17 +251,11 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox.header_object IS 'Lines "name: value" as an object';
 
-CREATE FUNCTION outbox.run_attempts(seq_low int8, run_at timestamptz, entries bytea,
+CREATE FUNCTION outbox.run_attempts(event_seq int8, seq_low int8, run_at timestamptz, entries bytea,
     OUT seq int8, OUT started_at timestamptz, OUT event_id uuid, OUT duration_ms float4) RETURNS SETOF record
 LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE ROWS 50 AS 'MODULE_PATHNAME', 'outbox_run_attempts_1_0';
 COMMENT ON FUNCTION outbox.run_attempts IS
-'The attempts that a row of outbox.attempt_runs holds (XX001: it is damaged)';
-
-CREATE FUNCTION outbox.run_attempts_of(event_seq int8, seq_low int8, run_at timestamptz, entries bytea,
-    OUT seq int8, OUT started_at timestamptz, OUT event_id uuid, OUT duration_ms float4) RETURNS SETOF record
-LANGUAGE C IMMUTABLE STRICT PARALLEL SAFE ROWS 1 AS 'MODULE_PATHNAME', 'outbox_run_attempts_of_1_0';
-COMMENT ON FUNCTION outbox.run_attempts_of IS
-'The attempts for one event that a row of outbox.attempt_runs holds (XX001: it is damaged)';
+'The attempts for an event, or (0) for all, that a row of outbox.attempt_runs holds (XX001: it is damaged)';
 
 -- It has no settings of its own, so it is planned as a part of the statement that calls it.
 CREATE FUNCTION outbox.delivery_attempts(event_seq int8, id int4)
@@ -274,7 +268,7 @@ BEGIN ATOMIC
     FROM outbox.attempt_log o WHERE o.seq = event_seq AND o.endpoint_id = id
     UNION ALL
     SELECT o.event_id, o.seq, r.attempt, o.started_at, o.duration_ms, r.status_code, NULL, NULL, r.cause, NULL, NULL, NULL, NULL, NULL
-    FROM outbox.attempt_runs r CROSS JOIN LATERAL outbox.run_attempts_of(event_seq, r.seq_low, r.started_at, r.entries) o
+    FROM outbox.attempt_runs r CROSS JOIN LATERAL outbox.run_attempts(event_seq, r.seq_low, r.started_at, r.entries) o
     WHERE r.endpoint_id = id AND r.seq_low BETWEEN event_seq - 4095 AND event_seq AND r.seq_high >= event_seq;
 END;
 COMMENT ON FUNCTION outbox.delivery_attempts IS 'The requests for an event to an endpoint';

@@ -203,27 +203,14 @@ COMMENT ON TABLE outbox.subscriptions IS
 -- Checks when an endpoint is created or changed
 ------------------------------------------------------------------------
 
-CREATE FUNCTION outbox.check_url(url text) RETURNS void
-LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_check_url_1_0';
-COMMENT ON FUNCTION outbox.check_url IS 'Refuses a URL that no endpoint can have (22023)';
-
-CREATE FUNCTION outbox.check_tenant(tenant text) RETURNS void
-LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_tenant_1_0';
-COMMENT ON FUNCTION outbox.check_tenant IS 'Refuses a name that no tenant can have (22023)';
+CREATE FUNCTION outbox.check_tenant(tenant text, required bool DEFAULT false) RETURNS text
+LANGUAGE C IMMUTABLE AS 'MODULE_PATHNAME', 'outbox_check_tenant_1_0';
+COMMENT ON FUNCTION outbox.check_tenant IS
+'The tenant, or an error if none can have this name (22023; 22004: NULL, and it is required)';
 
 CREATE FUNCTION outbox.check_topics(topics text[]) RETURNS void
 LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_topics_1_0';
 COMMENT ON FUNCTION outbox.check_topics IS 'Refuses topic patterns that can match nothing (22023)';
-
-CREATE FUNCTION outbox.check_filter(filter jsonpath) RETURNS void
-LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_filter_1_0';
-COMMENT ON FUNCTION outbox.check_filter IS
-'Refuses a jsonpath that is no predicate, names a variable or may take more than linear time (22023)';
-
-CREATE FUNCTION outbox.check_headers(headers jsonb) RETURNS void
-LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_check_headers_1_0';
-COMMENT ON FUNCTION outbox.check_headers IS
-'Refuses headers that are not a flat object of strings, or that belong to outbox or HTTP (22023)';
 
 CREATE FUNCTION outbox.credential_names(credentials jsonb) RETURNS text[]
 LANGUAGE C STABLE STRICT AS 'MODULE_PATHNAME', 'outbox_credential_names_1_0';
@@ -239,10 +226,14 @@ LANGUAGE C STABLE CALLED ON NULL INPUT AS 'MODULE_PATHNAME', 'outbox_sink_proper
 COMMENT ON FUNCTION outbox.sink_properties IS
 'Defaults of an endpoint with this URL, and whether it may have the format cloudevents-binary';
 
-CREATE FUNCTION outbox.check_options(url text, config jsonb, credentials text[]) RETURNS void
+-- 'shown' is the URL in clear, where it can be opened.
+CREATE FUNCTION outbox.check_options(url text DEFAULT NULL, shown text DEFAULT NULL, filter jsonpath DEFAULT NULL,
+    headers jsonb DEFAULT NULL, config jsonb DEFAULT NULL, credentials text[] DEFAULT NULL) RETURNS void
 LANGUAGE C VOLATILE CALLED ON NULL INPUT AS 'MODULE_PATHNAME', 'outbox_check_options_1_0';
 COMMENT ON FUNCTION outbox.check_options IS
-'Refuses a config, or names of credentials, that the sink of the URL does not take (22023; 55000: its library is missing)';
+'Refuses a URL and headers that no endpoint can have, a filter that is no predicate, names a variable or may take more '
+'than linear time, and a config, or names of credentials, that the sink of the URL does not take (22023; 55000: its '
+'library is missing)';
 
 CREATE FUNCTION outbox.keeps_credentials(old_url text, old_config jsonb, url text, config jsonb) RETURNS bool
 LANGUAGE C VOLATILE CALLED ON NULL INPUT AS 'MODULE_PATHNAME', 'outbox_keeps_credentials_1_0';
@@ -348,15 +339,20 @@ END $$;
 COMMENT ON FUNCTION outbox.resolve_start IS 'The place in the log that start_at means';
 
 -- Every setting of an endpoint is checked here, whatever function changes it.
-CREATE FUNCTION outbox.check_settings(s outbox.endpoint_settings) RETURNS void
+CREATE FUNCTION outbox.check_settings(s outbox.endpoint_settings) RETURNS outbox.endpoint_settings
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
+    shown CONSTANT text := COALESCE(outbox.shown(s.endpoint_id, s.url), s.url);
+    sink CONSTANT record := outbox.sink_properties(shown);
     problem text;
     hint text;
     state text;
     field text;
 BEGIN
+    s.format := COALESCE(s.format, sink.format);
+    s.max_in_flight := COALESCE(s.max_in_flight, sink.max_in_flight);
+    s.timeout := COALESCE(s.timeout, sink.timeout);
     SELECT CASE WHEN c.value IS NULL THEN CASE c.field WHEN 'name' THEN 'the name of an endpoint' ELSE c.field END || ' must not be null' ELSE format(c.problem, c.value) END,
            c.hint, CASE WHEN c.value IS NULL THEN 'null_value_not_allowed' ELSE 'invalid_parameter_value' END, c.field
     INTO problem, hint, state, field
@@ -408,7 +404,7 @@ BEGIN
          'credentials', 'there are the header Authorization and credentials, of which one is to be sent%s', '',
          'Leave out the header, or username, token and client_secret.'),
         (s.format <> 'cloudevents-binary' OR s.url ~* '^https?:'
-         OR (outbox.sink_properties(COALESCE(outbox.shown(s.endpoint_id, s.url), s.url))).binary_mode,
+         OR sink.binary_mode,
          'format', 'the sink of this URL has no format "%s"', s.format,
          'Use format ''raw'', ''standard'' or ''cloudevents''.'),
         (s.batch_size = 1 OR s.url ~* '^https?:',
@@ -443,16 +439,15 @@ BEGIN
         RAISE EXCEPTION '%', problem USING ERRCODE = state, HINT = hint, COLUMN = field;
     END IF;
     PERFORM outbox.check_tenant(s.tenant);
-    PERFORM outbox.check_url(s.url);
+    PERFORM outbox.check_options(s.url, shown, s.filter, s.headers, s.config, s.credentials);
     PERFORM outbox.check_topics(s.topics);
-    PERFORM outbox.check_filter(s.filter);
-    PERFORM outbox.check_headers(s.headers);
-    PERFORM outbox.check_options(COALESCE(outbox.shown(s.endpoint_id, s.url), s.url), s.config, s.credentials);
+    RETURN s;
 END $$;
-COMMENT ON FUNCTION outbox.check_settings IS 'Refuses settings that no endpoint can have (22023; 22004: NULL)';
+COMMENT ON FUNCTION outbox.check_settings IS
+'The settings, with the defaults of the sink in place of NULL, or an error where no endpoint can have them (22023; 22004: NULL)';
 
 -- Every function that takes the name of an endpoint calls this after it has looked for it.
-CREATE FUNCTION outbox.require_endpoint(name text, is_there bool) RETURNS void
+CREATE FUNCTION outbox.require_endpoint(name text, is_there bool, tenant text DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
@@ -462,25 +457,13 @@ BEGIN
                   HINT = 'Pass its name, as it is listed.';
     ELSIF NOT is_there THEN
         RAISE EXCEPTION 'endpoint "%" does not exist', name
-            USING ERRCODE = 'undefined_object',
-                  HINT = 'SELECT name FROM outbox.endpoints lists them.';
+            USING ERRCODE = 'undefined_object', COLUMN = 'endpoint',
+                  HINT = CASE WHEN tenant IS NULL THEN 'SELECT name FROM outbox.endpoints lists them.'
+                              ELSE 'Use the name of an endpoint that is listed.' END;
     END IF;
 END $$;
 COMMENT ON FUNCTION outbox.require_endpoint IS
-'Raises an error where no endpoint was found by this name (42704; 22004: the name is NULL)';
-
-CREATE FUNCTION outbox.require_own(tenant text, name text, is_there bool) RETURNS void
-LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF name IS NOT NULL AND NOT is_there THEN
-        RAISE EXCEPTION 'endpoint "%" does not exist', name
-            USING ERRCODE = 'undefined_object', COLUMN = 'endpoint', HINT = 'Use the name of an endpoint that is listed.';
-    END IF;
-    PERFORM outbox.require_endpoint(name, is_there);
-END $$;
-COMMENT ON FUNCTION outbox.require_own IS
-'Raises an error where a tenant has no endpoint of this name (42704; 22004: the name is NULL)';
+'Raises an error where no endpoint, or none of the tenant, was found by this name (42704; 22004: the name is NULL)';
 
 CREATE FUNCTION outbox.find_endpoint(name text) RETURNS int4
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
@@ -546,23 +529,6 @@ COMMENT ON FUNCTION outbox.probe IS 'Has the worker send a request to the endpoi
 -- then shows the parameter, and not its value.
 ------------------------------------------------------------------------
 
-CREATE FUNCTION outbox.with_defaults(s outbox.endpoint_settings, url text) RETURNS outbox.endpoint_settings
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
-AS $$
-DECLARE
-    d record;
-BEGIN
-    IF s.format IS NULL OR s.max_in_flight IS NULL OR s.timeout IS NULL THEN
-        d := outbox.sink_properties(url);
-        s.format := COALESCE(s.format, d.format);
-        s.max_in_flight := COALESCE(s.max_in_flight, d.max_in_flight);
-        s.timeout := COALESCE(s.timeout, d.timeout);
-    END IF;
-    RETURN s;
-END $$;
-COMMENT ON FUNCTION outbox.with_defaults IS
-'The settings, with the defaults of the sink of this URL in place of NULL';
-
 CREATE FUNCTION outbox.create_endpoint(
     name text,
     url text,
@@ -605,10 +571,9 @@ BEGIN
              rate_limit, timeout, connect_timeout, max_attempts, max_age, backoff_base,
              backoff_max, batch_size, batch_wait, NULLIF(disable_after, interval '0'), 'active', now(), NULL, now(), 1, 1, NULL, NULL,
              label, metadata, NULL, now(), now(), 1, challenge, NULL, 0, log_attempts);
-    s := outbox.with_defaults(s, url);
-    PERFORM outbox.check_settings(s);
+    s := outbox.check_settings(s);
     PERFORM outbox.check_listed(topics);
-    PERFORM outbox.check_secret(secret, s.config);
+    secret := outbox.new_secret(s.config, secret);
     IF start_at IS NULL THEN
         RAISE EXCEPTION 'start_at must not be null'
             USING ERRCODE = 'null_value_not_allowed',
@@ -637,7 +602,7 @@ BEGIN
                               ELSE 'Use another name, outbox.alter_endpoint(), or if_not_exists => true.' END;
     END IF;
     INSERT INTO outbox.endpoint_secrets (endpoint_id, secret)
-    VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', COALESCE(secret, outbox.new_secret(s.config))));
+    VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', secret));
     IF s.credentials IS NOT NULL THEN
         PERFORM outbox.store_credentials(s.endpoint_id, outbox.seal(s.endpoint_id, 'credential', credentials));
     END IF;
@@ -690,11 +655,10 @@ BEGIN
     END LOOP;
     s.disable_after := NULLIF(s.disable_after, interval '0');
     s.credentials := NULLIF(s.credentials, '{}');
-    s := outbox.with_defaults(s, COALESCE(outbox.shown(s.endpoint_id, s.url), s.url));
-    PERFORM outbox.check_settings(s);
+    s := outbox.check_settings(s);
     PERFORM outbox.check_listed(s.topics) WHERE given ? 'topics';
-    PERFORM outbox.check_secret(COALESCE(secret, CASE WHEN s.config ->> 'signature' IS DISTINCT FROM old.config ->> 'signature'
-                                                      THEN outbox.endpoint_secret(name) END), s.config);
+    PERFORM outbox.new_secret(s.config, COALESCE(secret, CASE WHEN s.config ->> 'signature' IS DISTINCT FROM old.config ->> 'signature'
+                                                              THEN outbox.endpoint_secret(name) END));
     -- No function shows credentials.  So none sends them to a server of the caller's either.
     IF credentials IS NULL AND s.credentials IS NOT NULL
        AND (url IS NOT NULL OR s.config IS DISTINCT FROM old.config)

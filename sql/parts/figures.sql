@@ -49,19 +49,6 @@ END $$;
 COMMENT ON FUNCTION outbox.farthest_behind IS
 'The endpoint that has read least of the log, also for a replay (NULL: none is behind, or a table is locked)';
 
-CREATE FUNCTION outbox.sources_now() RETURNS text
-LANGUAGE plpgsql STABLE SECURITY DEFINER COST 1 SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
-AS $$
-BEGIN
-    RETURN (SELECT concat('not streaming: ', string_agg(concat('source ', f.name, ' (', f.state, ')'), ', '),
-                          '; see outbox.sources')
-            FROM outbox.sources f WHERE f.state <> 'streaming' HAVING count(*) > 0);
-EXCEPTION
-    WHEN lock_not_available THEN RETURN NULL;
-END $$;
-COMMENT ON FUNCTION outbox.sources_now IS
-'Which sources do not stream, in words (NULL: all do, or a table is locked)';
-
 CREATE FUNCTION outbox.kept_for(log text) RETURNS interval
 LANGUAGE plpgsql STABLE SECURITY DEFINER COST 1 SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
 AS $$
@@ -122,20 +109,25 @@ COMMENT ON FUNCTION outbox.retention_held IS
 'The transaction that keeps old events, attempts or positions from being removed (NULL: none, an endpoint that '
 'has to read them, or the table is locked)';
 
-CREATE FUNCTION outbox.scheduled_now(OUT events int8, OUT next_due_at timestamptz)
+CREATE FUNCTION outbox.scheduled_now(OUT events int8, OUT next_due_at timestamptz, OUT sources text)
 LANGUAGE plpgsql STABLE SECURITY DEFINER COST 1 SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
 AS $$
 BEGIN
-    -- many are not worth reading all, so their number is then an estimate
-    SELECT CASE WHEN count(*) <= 10000 THEN count(*)
-                ELSE (SELECT GREATEST(10001, c.reltuples::int8) FROM pg_class c
-                      WHERE c.oid = 'outbox.scheduled'::regclass) END
-    INTO events FROM (SELECT FROM outbox.scheduled LIMIT 10001) e;
-    SELECT min(e.deliver_at) INTO next_due_at FROM outbox.scheduled e;
+    BEGIN
+        -- many are not worth reading all, so their number is then an estimate
+        SELECT CASE WHEN count(*) <= 10000 THEN count(*)
+                    ELSE (SELECT GREATEST(10001, c.reltuples::int8) FROM pg_class c
+                          WHERE c.oid = 'outbox.scheduled'::regclass) END
+        INTO events FROM (SELECT FROM outbox.scheduled LIMIT 10001) e;
+        SELECT min(e.deliver_at) INTO next_due_at FROM outbox.scheduled e;
+    EXCEPTION
+        WHEN lock_not_available THEN events := NULL;
+    END;
+    SELECT concat('not streaming: ', string_agg(concat('source ', f.name, ' (', f.state, ')'), ', '), '; see outbox.sources')
+    INTO sources FROM outbox.sources f WHERE f.state <> 'streaming' HAVING count(*) > 0;
 EXCEPTION
-    WHEN lock_not_available THEN
-        events := NULL;
+    WHEN lock_not_available THEN NULL;
 END $$;
 COMMENT ON FUNCTION outbox.scheduled_now IS
-'How many events are not due yet, and when the next is (NULL: none is, or the table is locked)';
+'How many events are not due yet, when the next is, and which sources do not stream (NULL: none, or a table is locked)';
 

@@ -356,7 +356,8 @@ BEGIN
         PERFORM outbox.ask_source(conninfo, format('SELECT ARRAY[c.timeline] FROM outbox.check_in(%L, %s, %L) c', slot, said[1], said[7]));
         DELETE FROM outbox.followed o WHERE o.name = name;
         INSERT INTO outbox.followed (name, subscription, slot, keep, taken, taken_at, taken_lsn, round, timelines, publication)
-        SELECT name, s.oid, slot, keep, said[3]::pg_snapshot, begun, said[7]::pg_lsn, said[1]::int8 + 1, ARRAY[outbox.timeline(), left(said[2], 100)], said[4]::oid
+        SELECT name, s.oid, slot, keep, said[3]::pg_snapshot, begun, said[7]::pg_lsn, said[1]::int8 + 1,
+               ARRAY[left(pg_walfile_name(pg_current_wal_insert_lsn()), 8), left(said[2], 100)], said[4]::oid
         FROM pg_subscription s
         WHERE s.subname = subscription AND s.subdbid = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database());
         PERFORM outbox.endpoint_changed(0);
@@ -369,18 +370,13 @@ END $$;
 COMMENT ON FUNCTION outbox.take_over IS
 'Makes events of rows that a source has and this server has not, and subscribes to the next ones';
 
-CREATE FUNCTION outbox.timeline() RETURNS text
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-AS $$ SELECT left(pg_walfile_name(pg_current_wal_insert_lsn()), 8) $$;
-COMMENT ON FUNCTION outbox.timeline IS 'The timeline of this server, which a promotion changes';
-
 -- True if both have the history that they had at the last round. The slot knows no difference: it
 -- goes on behind rows that this server has had once, even if it has them no more.
 CREATE FUNCTION outbox.same_history(f outbox.followed, before int8, had pg_lsn, timeline text, publication oid) RETURNS bool
 LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 SELECT f.round - before IN (0, 1) AND COALESCE(had <= outbox.taken_to(f), true)
-   AND f.timelines = ARRAY[outbox.timeline(), timeline] AND f.publication = $5
+   AND f.timelines = ARRAY[left(pg_walfile_name(pg_current_wal_insert_lsn()), 8), timeline] AND f.publication = $5
 $$;
 COMMENT ON FUNCTION outbox.same_history IS
 'Neither this server nor the source was restored or promoted since the last round, and no publication was made anew';

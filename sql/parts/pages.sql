@@ -31,33 +31,12 @@ BEGIN
     ELSE
         SELECT ARRAY[s.endpoint_id] INTO ids FROM outbox.endpoint_settings s
         WHERE s.name = endpoint AND (page_endpoints.tenant IS NULL OR s.tenant = page_endpoints.tenant);
-        IF tenant IS NULL THEN
-            PERFORM outbox.require_endpoint(endpoint, FOUND);
-        ELSE
-            PERFORM outbox.require_own(tenant, endpoint, FOUND);
-        END IF;
+        PERFORM outbox.require_endpoint(endpoint, FOUND, tenant);
     END IF;
     RETURN ids;
 END $$;
 COMMENT ON FUNCTION outbox.page_endpoints IS
 'Numbers of the endpoints that a page is about (42704: no such endpoint, or not one of the tenant)';
-
--- The numbers that a cursor holds.
-CREATE FUNCTION outbox.page_start(before text) RETURNS int8[]
-LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF before IS NULL THEN
-        RETURN ARRAY[9223372036854775807, 0, 0];
-    ELSIF (CASE WHEN before ~ '^[0-9]{1,19}:[0-9]{1,10}:[0-9]{1,19}$'
-                THEN 9223372036854775807 < ANY (string_to_array(before, ':')::numeric[]) ELSE true END) THEN
-        RAISE EXCEPTION 'invalid cursor'        -- its content is not for each caller
-            USING ERRCODE = 'invalid_parameter_value', COLUMN = 'before',
-                  HINT = 'Pass the cursor of the page before, as it is, or none for the first page.';
-    END IF;
-    RETURN string_to_array(before, ':')::int8[];
-END $$;
-COMMENT ON FUNCTION outbox.page_start IS 'Where a page begins: event, endpoint and time of the row before it (22023: no cursor)';
 
 CREATE TYPE outbox.delivery AS (
     event_id uuid, seq int8, topic text, type text, key text, tenant text, endpoint text, status text, reason text,
@@ -107,9 +86,9 @@ COMMENT ON FUNCTION outbox.page_bound IS
 'About the number of the last event of the log, of a tenant or (NULL) of all, that was emitted up to this time';
 
 -- The rows that a page may have: events and endpoints, the newest event first, or one event.
--- "stopped" is a cursor, where there may be more.
-CREATE FUNCTION outbox.page_rows(event uuid, endpoints int4[], status text, start int8[], page_size int4, topics text[],
-    from_time timestamptz, to_time timestamptz, OUT seqs int8[], OUT ids int4[], OUT stopped text)
+-- "stopped" is a cursor, where there may be more, and "start" has the event, endpoint and time of the row before.
+CREATE FUNCTION outbox.page_rows(event uuid, endpoints int4[], status text, before text, page_size int4, topics text[],
+    from_time timestamptz, to_time timestamptz, OUT seqs int8[], OUT ids int4[], OUT stopped text, OUT start int8[])
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off
@@ -130,6 +109,13 @@ DECLARE
     low int8 := -1;
     owner text;
 BEGIN
+    IF (CASE WHEN before ~ '^[0-9]{1,19}:[0-9]{1,10}:[0-9]{1,19}$'
+             THEN 9223372036854775807 < ANY (string_to_array(before, ':')::numeric[]) ELSE before IS NOT NULL END) THEN
+        RAISE EXCEPTION 'invalid cursor'        -- its content is not for each caller
+            USING ERRCODE = 'invalid_parameter_value', COLUMN = 'before',
+                  HINT = 'Pass the cursor of the page before, as it is, or none for the first page.';
+    END IF;
+    start := COALESCE(string_to_array(before, ':')::int8[], ARRAY[9223372036854775807, 0, 0]);
     IF cardinality(endpoints) = 0 THEN
         RETURN;     -- a tenant without endpoints has no deliveries
     ELSIF event IS NOT NULL THEN
@@ -184,7 +170,7 @@ BEGIN
               AND CASE WHEN n.test_of IS NULL THEN outbox.topic_in(n.topic, u.topics) ELSE n.test_of = u.id END
               ORDER BY n.seq DESC, u.id LIMIT most) c;
         EXIT WHEN seqs IS NOT NULL OR stopped IS NULL OR events >= last;
-        start := outbox.page_start(stopped);
+        start := string_to_array(stopped, ':');
         events := LEAST(events * 4, last);
     END LOOP;
     IF cardinality(seqs) = most THEN
@@ -192,7 +178,7 @@ BEGIN
     END IF;
 END $$;
 COMMENT ON FUNCTION outbox.page_rows IS
-'Which deliveries a page may have, and the cursor behind them (NULL: there are no others)';
+'Which deliveries a page may have, and the cursor behind them (NULL: there are no others; 22023: no cursor)';
 
 -- Where an endpoint wants few of the events, or few deliveries have the status that is
 -- asked for, a page ends before it is full, with a row that has only a cursor.
@@ -207,7 +193,6 @@ AS $$
 DECLARE
     wanted CONSTANT text := status;
     endpoints CONSTANT int4[] := outbox.page_endpoints(endpoint, tenant, wanted, page_size);
-    start CONSTANT int8[] := outbox.page_start(before);
     page record;
     n int8;
     shown int8 := 0;
@@ -215,7 +200,7 @@ DECLARE
     part int4 := page_size;     -- the first rows mostly fill the page
 BEGIN
     PERFORM outbox.check_topics(topics);
-    SELECT * INTO page FROM outbox.page_rows(event, endpoints, wanted, start, page_size, topics, from_time, to_time);
+    SELECT * INTO page FROM outbox.page_rows(event, endpoints, wanted, before, page_size, topics, from_time, to_time);
     WHILE shown < page_size AND done < cardinality(page.seqs) LOOP
         RETURN QUERY
         SELECT d.event_id, d.seq, d.topic, d.type, d.key, d.tenant, d.endpoint, d.status, d.reason, d.attempts,
@@ -249,14 +234,13 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
 DECLARE
     endpoints CONSTANT int4[] := outbox.page_endpoints(endpoint, tenant, NULL, page_size);
-    start CONSTANT int8[] := outbox.page_start(before);
     page record;
     n int8;
     shown int8 := 0;
     done int4 := 0;
     part int4 := page_size;
 BEGIN
-    SELECT * INTO page FROM outbox.page_rows(event, endpoints, NULL, start, page_size, NULL, NULL, NULL);
+    SELECT * INTO page FROM outbox.page_rows(event, endpoints, NULL, before, page_size, NULL, NULL, NULL);
     WHILE shown < page_size AND done < cardinality(page.seqs) LOOP
         RETURN QUERY
         SELECT l.event_id, l.seq, s.name, s.tenant, l.attempt, l.started_at, l.duration_ms::numeric::float8,
@@ -266,7 +250,7 @@ BEGIN
         JOIN outbox.endpoint_settings s ON s.endpoint_id = c.id
         CROSS JOIN LATERAL outbox.delivery_attempts(c.seq, c.id) l
         CROSS JOIN LATERAL (SELECT (extract(epoch FROM l.started_at) * 1000000)::int8 AS at) x
-        WHERE c.seq < start[1] OR c.id > start[2] OR x.at < start[3]
+        WHERE c.seq < page.start[1] OR c.id > page.start[2] OR x.at < page.start[3]
         ORDER BY c.number, l.started_at DESC LIMIT page_size - shown;
         GET DIAGNOSTICS n = ROW_COUNT;
         shown := shown + n;

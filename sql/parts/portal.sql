@@ -103,19 +103,6 @@ COMMENT ON FUNCTION outbox.check_portal_setting IS 'Refuses a name that is no se
 -- Checks
 ------------------------------------------------------------------------
 
-CREATE FUNCTION outbox.portal_tenant(tenant text) RETURNS text
-LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF tenant IS NULL THEN
-        RAISE EXCEPTION 'tenant must not be null'
-            USING ERRCODE = 'null_value_not_allowed', COLUMN = 'tenant', HINT = 'Pass the tenant that the customer is.';
-    END IF;
-    PERFORM outbox.check_tenant(tenant);
-    RETURN tenant;
-END $$;
-COMMENT ON FUNCTION outbox.portal_tenant IS 'The tenant, if it can be one (22004: NULL; 22023: no tenant has this name)';
-
 -- Sinks are for the operator: they may be in its own network, or need its credentials.
 CREATE FUNCTION outbox.check_portal(url text, topics text[]) RETURNS void
 LANGUAGE plpgsql IMMUTABLE SET search_path = pg_catalog, pg_temp
@@ -140,7 +127,7 @@ LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET enable_seqsc
 AS $$
 #variable_conflict use_variable
 DECLARE
-    limits CONSTANT jsonb := outbox.portal_limits(outbox.portal_tenant(tenant));
+    limits CONSTANT jsonb := outbox.portal_limits(outbox.check_tenant(tenant, true));
     most CONSTANT int4 := limits -> 'max_calls';
     spent float8;
 BEGIN
@@ -177,7 +164,7 @@ COMMENT ON FUNCTION outbox.portal_spend_challenges IS
 'Counts the requests that a call causes which makes a receiver be asked for its proof (53400: too many calls)';
 
 -- The row is locked, so that the endpoint is still the tenant's when it is changed.
-CREATE FUNCTION outbox.portal_own(tenant text, name text) RETURNS outbox.endpoint_settings
+CREATE FUNCTION outbox.portal_own(tenant text, name text, undoes bool DEFAULT false) RETURNS outbox.endpoint_settings
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$
 DECLARE
@@ -186,10 +173,19 @@ BEGIN
     PERFORM outbox.portal_spend(tenant);
     SELECT * INTO s FROM outbox.endpoint_settings e
     WHERE e.name = portal_own.name AND e.tenant = portal_own.tenant FOR UPDATE;
-    PERFORM outbox.require_own(tenant, name, FOUND);
+    PERFORM outbox.require_endpoint(name, FOUND, tenant);
+    -- A tenant does not undo an operator's decision, neither by going on nor by making
+    -- the endpoint anew.
+    IF undoes AND s.state = 'paused' AND s.reason IS DISTINCT FROM 'paused by its tenant' THEN
+        RAISE EXCEPTION 'endpoint "%" was paused by the operator', name
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'Ask the operator to resume it.';
+    END IF;
     RETURN s;
 END $$;
-COMMENT ON FUNCTION outbox.portal_own IS 'The endpoint of a tenant, locked, for a call that is counted (42704: it has none of this name)';
+COMMENT ON FUNCTION outbox.portal_own IS
+'The endpoint of a tenant, locked, for a call that is counted (42704: it has none of this name; 55000: the operator '
+'paused it, and the call undoes that)';
 
 -- The text of 1e131000 has 131,001 characters, so a few kB with such numbers are hundreds of MB.
 CREATE FUNCTION outbox.check_portal_numbers(value jsonb, argument text) RETURNS void
@@ -395,9 +391,9 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 10 SET search_path = pg_catalog, p
 AS $$
 #variable_conflict use_column
 BEGIN
-    RETURN QUERY SELECT * FROM outbox.portal_endpoint(outbox.portal_tenant($1), $2);
+    RETURN QUERY SELECT * FROM outbox.portal_endpoint(outbox.check_tenant($1, true), $2);
     IF $2 IS NOT NULL THEN
-        PERFORM outbox.require_own($1, $2, FOUND);
+        PERFORM outbox.require_endpoint($2, FOUND, $1);
     END IF;
 END $$;
 COMMENT ON FUNCTION outbox.portal_endpoints IS
@@ -483,25 +479,11 @@ END $$;
 COMMENT ON FUNCTION outbox.portal_pause_endpoint IS
 'Sends nothing more to an endpoint of a tenant until it is resumed, and returns it';
 
--- A tenant does not undo an operator's decision, neither by going on nor by making
--- the endpoint anew.
-CREATE FUNCTION outbox.check_portal_paused(s outbox.endpoint_settings) RETURNS void
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
-AS $$
-BEGIN
-    IF s.state = 'paused' AND s.reason IS DISTINCT FROM 'paused by its tenant' THEN
-        RAISE EXCEPTION 'endpoint "%" was paused by the operator', s.name
-            USING ERRCODE = 'object_not_in_prerequisite_state',
-                  HINT = 'Ask the operator to resume it.';
-    END IF;
-END $$;
-COMMENT ON FUNCTION outbox.check_portal_paused IS 'Refuses an endpoint that the operator paused (55000)';
-
 CREATE FUNCTION outbox.portal_resume_endpoint(tenant text, name text) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$
 BEGIN
-    PERFORM outbox.check_portal_paused(outbox.portal_own(tenant, name));
+    PERFORM outbox.portal_own(tenant, name, true);
     PERFORM outbox.portal_spend_challenges(tenant, name);
     PERFORM outbox.resume_endpoint(name);
     RETURN outbox.portal_endpoint(tenant, name);
@@ -513,7 +495,7 @@ CREATE FUNCTION outbox.portal_drop_endpoint(tenant text, name text, discard bool
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$
 BEGIN
-    PERFORM outbox.check_portal_paused(outbox.portal_own(tenant, name));
+    PERFORM outbox.portal_own(tenant, name, true);
     PERFORM outbox.drop_endpoint(name, discard);
 END $$;
 COMMENT ON FUNCTION outbox.portal_drop_endpoint IS
@@ -528,10 +510,10 @@ AS $$
 DECLARE
     result jsonb;
 BEGIN
-    PERFORM outbox.portal_tenant(tenant);
+    PERFORM outbox.check_tenant(tenant, true);
     SELECT outbox.portal_key(e.name) INTO result FROM outbox.endpoint_settings e
     WHERE e.name = portal_secret.name AND e.tenant = portal_secret.tenant;
-    PERFORM outbox.require_own(tenant, name, FOUND);
+    PERFORM outbox.require_endpoint(name, FOUND, tenant);
     RETURN result;
 END $$;
 COMMENT ON FUNCTION outbox.portal_secret IS 'The secret, or the public key, that requests to an endpoint of a tenant are verified with';
@@ -591,7 +573,7 @@ BEGIN
     IF cursor IS NULL THEN
         RETURN NULL;
     ELSIF opens AND cursor !~ '^[0-9a-f]{16}-[0-9a-f]{16}-[0-9]{1,18}$' THEN
-        RETURN '';      -- no cursor, as outbox.page_start() says
+        RETURN '';      -- no cursor, as outbox.page_rows() says
     END IF;
     parts := CASE WHEN opens THEN ARRAY[('x' || split_part(cursor, '-', 1))::bit(64)::int8,
                                         ('x' || split_part(cursor, '-', 2))::bit(64)::int8, split_part(cursor, '-', 3)::int8]
@@ -612,7 +594,7 @@ SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_variable
 DECLARE
-    own CONSTANT text := outbox.portal_tenant(tenant);
+    own CONSTANT text := outbox.check_tenant(tenant, true);
     deliveries jsonb;
     cursor text;
     searched timestamptz;
@@ -651,7 +633,7 @@ BEGIN
         'cursor', CASE WHEN count(*) >= page_size OR bool_or(a.event_id IS NULL)
                        THEN outbox.portal_cursor((array_agg(a.cursor ORDER BY a.n DESC))[1], false) END)
     INTO result
-    FROM outbox.attempts_page(endpoint, outbox.portal_tenant(tenant), event, outbox.portal_cursor(before, true), page_size)
+    FROM outbox.attempts_page(endpoint, outbox.check_tenant(tenant, true), event, outbox.portal_cursor(before, true), page_size)
          WITH ORDINALITY a (event_id, seq, endpoint, tenant, attempt, started_at, duration_ms, status_code, error,
                             response_body, cause, lookup_ms, connect_ms, tls_ms, first_byte_ms, response_headers, cursor, n);
     RETURN result;
@@ -665,12 +647,12 @@ SET enable_seqscan = off SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_variable
 DECLARE
-    own CONSTANT text := outbox.portal_tenant(tenant);
+    own CONSTANT text := outbox.check_tenant(tenant, true);
     d outbox.delivery;
     content jsonb;
     attempts jsonb;
 BEGIN
-    PERFORM outbox.require_own(own, endpoint, endpoint IS NOT NULL);
+    PERFORM outbox.require_endpoint(endpoint, endpoint IS NOT NULL, own);
     IF event IS NOT NULL THEN
         SELECT * INTO d FROM outbox.deliveries_page(endpoint, own, event => event);
     END IF;
@@ -733,9 +715,9 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 10 SET search_path = pg_catalog, p
 AS $$
 #variable_conflict use_variable
 DECLARE
-    id CONSTANT int4 := (outbox.page_endpoints(endpoint, outbox.portal_tenant(tenant), NULL, 1))[1];
+    id CONSTANT int4 := (outbox.page_endpoints(endpoint, outbox.check_tenant(tenant, true), NULL, 1))[1];
 BEGIN
-    PERFORM outbox.require_own(tenant, endpoint, endpoint IS NOT NULL);
+    PERFORM outbox.require_endpoint(endpoint, endpoint IS NOT NULL, tenant);
     RETURN QUERY
     SELECT jsonb_build_object('replay_id', outbox.portal_cipher(r.replay_id, 26, false), 'endpoint', endpoint,
                               'topics', r.topics, 'from_time', r.from_time, 'to_time', r.to_time, 'events', r.events, 'started_at', r.started_at,
@@ -782,7 +764,7 @@ CREATE FUNCTION outbox.portal_figures(tenant text, endpoint text DEFAULT NULL, b
 LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 100 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    RETURN QUERY SELECT outbox.figures(endpoint, outbox.portal_tenant(tenant), bucket, from_time, to_time);
+    RETURN QUERY SELECT outbox.figures(endpoint, outbox.check_tenant(tenant, true), bucket, from_time, to_time);
 END $$;
 COMMENT ON FUNCTION outbox.portal_figures IS
 'Figures of an endpoint of a tenant or (NULL) of all of them from one time to another, as outbox.figures()';
@@ -796,7 +778,7 @@ CREATE FUNCTION outbox.portal_event_types(tenant text) RETURNS SETOF jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 100 SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM outbox.portal_tenant(tenant);
+    PERFORM outbox.check_tenant(tenant, true);
     RETURN QUERY
     SELECT jsonb_build_object('topic', t.topic, 'description', t.description, 'schema', t.schema, 'example', t.example,
                               'version', t.version, 'deprecated', t.deprecated)

@@ -83,11 +83,7 @@ BEGIN
     IF endpoint IS NOT NULL THEN
         SELECT array_agg(s.endpoint_id) INTO ids FROM outbox.endpoint_settings s
         WHERE s.name = endpoint AND (figures.tenant IS NULL OR s.tenant = figures.tenant);
-        IF tenant IS NULL THEN
-            PERFORM outbox.require_endpoint(endpoint, ids IS NOT NULL);
-        ELSE
-            PERFORM outbox.require_own(tenant, endpoint, ids IS NOT NULL);
-        END IF;
+        PERFORM outbox.require_endpoint(endpoint, ids IS NOT NULL, tenant);
     ELSIF tenant IS NOT NULL THEN
         SELECT COALESCE(array_agg(s.endpoint_id ORDER BY s.endpoint_id), '{}') INTO ids
         FROM outbox.endpoint_settings s WHERE s.tenant = figures.tenant;

@@ -89,32 +89,25 @@ $$;
 COMMENT ON FUNCTION outbox.stored_credentials IS
 'The credentials of an endpoint as they are stored, for roles that read outbox.endpoint_secrets (NULL: none)';
 
-CREATE FUNCTION outbox.new_secret(config jsonb DEFAULT NULL) RETURNS text
+CREATE FUNCTION outbox.new_secret(config jsonb DEFAULT NULL, given text DEFAULT NULL) RETURNS text
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_new_secret_1_0';
-COMMENT ON FUNCTION outbox.new_secret IS 'A new secret, of the form that config says: whsec_ and the base64 of 32 random bytes, or whsk_ and that of a private and its public key';
-
-CREATE FUNCTION outbox.check_secret(secret text, config jsonb) RETURNS void
-LANGUAGE C IMMUTABLE AS 'MODULE_PATHNAME', 'outbox_check_secret_1_0';
-COMMENT ON FUNCTION outbox.check_secret IS
-'Refuses a secret that is not whsec_ and the base64 of 24 to 75 bytes, or any text where config says so (22023)';
+COMMENT ON FUNCTION outbox.new_secret IS
+'The given secret, or (NULL) a new one, of the form that config says: whsec_ and the base64 of 32 random bytes (given: '
+'24 to 75), whsk_ and that of a private and its public key, or any text (22023: the given one has another form)';
 
 -- With outbox.secret_key_file, secrets are sealed before they are stored: the values
 -- of headers and credentials, the part of a URL behind its host, and the secret that signs.
 -- Errors: 22023 the value looks like a sealed one, 55000 the key file cannot be used.
 -- A value is a text, or an object of texts: headers (header) or credentials (credential).
-CREATE FUNCTION outbox.seal(endpoint_id int4, field text, value anyelement) RETURNS anyelement
+CREATE FUNCTION outbox.seal(endpoint_id int4, field text, value anyelement, again bool DEFAULT false) RETURNS anyelement
 LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_seal_1_0';
 COMMENT ON FUNCTION outbox.seal IS
-'A value as it is to be stored: sealed if outbox.secret_key_file is set, else as it is';
+'A value as it is to be stored: sealed if outbox.secret_key_file is set, else as it is; or (again) a stored value, '
+'sealed with the first key (NULL: it cannot be opened)';
 
 CREATE FUNCTION outbox.unseal(endpoint_id int4, field text, value text) RETURNS text
 LANGUAGE C STABLE STRICT AS 'MODULE_PATHNAME', 'outbox_unseal_1_0';
 COMMENT ON FUNCTION outbox.unseal IS 'A stored value in clear (55000: it cannot be opened)';
-
-CREATE FUNCTION outbox.reseal(endpoint_id int4, field text, value anyelement) RETURNS anyelement
-LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_reseal_1_0';
-COMMENT ON FUNCTION outbox.reseal IS
-'A stored value, sealed with the first key (NULL: it cannot be opened)';
 
 CREATE FUNCTION outbox.shown(endpoint_id int4, value anyelement) RETURNS anyelement
 LANGUAGE C STABLE STRICT AS 'MODULE_PATHNAME', 'outbox_shown_1_0';
@@ -141,7 +134,7 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value', COLUMN = 'grace',
                   HINT = 'Use 0 to 1 year. After a leak use 0, which ends the former secret at once.';
     END IF;
-    PERFORM outbox.check_secret(secret, s.config);
+    secret := outbox.new_secret(s.config, secret);
     SELECT k.secret INTO former FROM outbox.endpoint_secrets k
     WHERE k.endpoint_id = s.endpoint_id AND k.part = 0;
     BEGIN
@@ -158,7 +151,7 @@ BEGIN
                   HINT = 'Pass another secret, or none to have one generated.';
     END IF;
     INSERT INTO outbox.endpoint_secrets AS k (endpoint_id, secret)
-    VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', COALESCE(secret, outbox.new_secret(s.config))))
+    VALUES (s.endpoint_id, outbox.seal(s.endpoint_id, 'secret', secret))
     ON CONFLICT (endpoint_id, part) DO UPDATE
     SET secret = EXCLUDED.secret,
         previous = CASE WHEN grace > interval '0' THEN outbox.seal(s.endpoint_id, 'previous', former) END,
@@ -185,7 +178,7 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value', COLUMN = 'secrets',
                   HINT = 'Pass the name of each endpoint with its secret, like {"warehouse": "whsec_..."}.';
     END IF;
-    PERFORM outbox.check_secret(g.value, (SELECT e.config FROM outbox.endpoint_settings e WHERE e.name = g.key)) FROM jsonb_each_text(secrets) g;
+    PERFORM outbox.new_secret((SELECT e.config FROM outbox.endpoint_settings e WHERE e.name = g.key), g.value) FROM jsonb_each_text(secrets) g;
     PERFORM outbox.make_room();
     PERFORM FROM outbox.endpoint_settings e WHERE e.name IN (SELECT jsonb_object_keys(secrets)) ORDER BY e.endpoint_id FOR UPDATE;
     SELECT g.key INTO unknown FROM jsonb_each(secrets) g
@@ -259,11 +252,11 @@ BEGIN
         SELECT o.secret, o.previous, NULL::jsonb AS credentials INTO former
         FROM outbox.endpoint_secrets o WHERE o.endpoint_id = s.endpoint_id AND o.part = 0 FOR UPDATE;
         former.credentials := outbox.stored_credentials(s.endpoint_id);
-        SELECT outbox.reseal(s.endpoint_id, 'url', s.url) AS url,
-               outbox.reseal(s.endpoint_id, 'header', s.headers) AS headers,
-               outbox.reseal(s.endpoint_id, 'secret', former.secret) AS secret,
-               outbox.reseal(s.endpoint_id, 'previous', former.previous) AS previous,
-               outbox.reseal(s.endpoint_id, 'credential', former.credentials) AS credentials INTO k;
+        SELECT outbox.seal(s.endpoint_id, 'url', s.url, true) AS url,
+               outbox.seal(s.endpoint_id, 'header', s.headers, true) AS headers,
+               outbox.seal(s.endpoint_id, 'secret', former.secret, true) AS secret,
+               outbox.seal(s.endpoint_id, 'previous', former.previous, true) AS previous,
+               outbox.seal(s.endpoint_id, 'credential', former.credentials, true) AS credentials INTO k;
         IF k.url IS NULL OR (k.headers IS NULL AND s.headers IS NOT NULL)
            OR (k.secret IS NULL AND former.secret IS NOT NULL)
            OR (k.previous IS NULL AND former.previous IS NOT NULL)

@@ -323,7 +323,7 @@ LEFT JOIN LATERAL (SELECT (array_agg(l.attempt ORDER BY l.started_at DESC))[1] A
                          UNION ALL
                          SELECT r.attempt, o.started_at, o.duration_ms, r.status_code, NULL
                          FROM outbox.attempt_runs r
-                         CROSS JOIN LATERAL outbox.run_attempts_of(e.seq, r.seq_low, r.started_at, r.entries) o
+                         CROSS JOIN LATERAL outbox.run_attempts(e.seq, r.seq_low, r.started_at, r.entries) o
                          WHERE r.endpoint_id = p.endpoint_id AND r.seq_low BETWEEN e.seq - 4095 AND e.seq
                          AND r.seq_high >= e.seq) l) a ON true
 -- No endpoint subscribes to a test event, which is shown at its one endpoint. No
@@ -438,7 +438,7 @@ FROM (SELECT a.event_id, a.seq, a.endpoint_id, a.attempt, a.started_at, a.durati
       SELECT a.event_id, a.seq, r.endpoint_id, r.attempt, a.started_at, a.duration_ms, r.status_code,
              NULL, NULL, r.cause, NULL, NULL, NULL, NULL, NULL
       FROM outbox.attempt_runs r
-      CROSS JOIN LATERAL outbox.run_attempts(r.seq_low, r.started_at, r.entries) a) l
+      CROSS JOIN LATERAL outbox.run_attempts(0, r.seq_low, r.started_at, r.entries) a) l
 LEFT JOIN outbox.endpoint_settings s USING (endpoint_id);
 COMMENT ON VIEW outbox.attempts IS
 'Requests that were made, for outbox.attempts_retention, with a row for each event of a batch';
@@ -523,30 +523,16 @@ COMMENT ON COLUMN outbox.set_aside.error IS 'why';
 COMMENT ON COLUMN outbox.set_aside.failed_at IS 'time of the first failure';
 COMMENT ON COLUMN outbox.set_aside.retry_at IS 'when it is tried again';
 
--- A worker's own locks are not shown: it holds none for long.
-CREATE FUNCTION outbox.lock_holders() RETURNS text
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-AS $$
-SELECT string_agg(DISTINCT format('; process %s has locked outbox.%s', l.pid, c.relname), '')
-FROM pg_locks l JOIN pg_class c ON c.oid = l.relation JOIN pg_namespace n ON n.oid = c.relnamespace
-JOIN pg_database d ON d.oid = l.database
-WHERE n.nspname = 'outbox' AND d.datname = current_database() AND l.granted AND c.relkind IN ('r', 'p')
-AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
-AND l.pid NOT IN (SELECT w.pid FROM outbox.worker_slots() w WHERE w.pid IS NOT NULL)
-$$;
-COMMENT ON FUNCTION outbox.lock_holders IS
-'Which processes hold a lock on a table of outbox that a worker may wait for, in words (NULL: none does)';
-
 CREATE VIEW outbox.status AS
-SELECT CASE WHEN NOT outbox.preloaded() THEN 'not_preloaded'
+SELECT CASE WHEN w.dboid IS NULL THEN 'not_preloaded'
             WHEN w.state IS NULL OR w.state = 'starting' THEN 'no_worker'
             ELSE w.state END AS state,
-       CASE WHEN NOT outbox.preloaded()
+       CASE WHEN w.dboid IS NULL
                  THEN 'outbox is not in shared_preload_libraries: events are kept, nothing is delivered'
             WHEN w.pid IS NULL AND (SELECT d.datistemplate FROM pg_database d WHERE d.datname = current_database())
                  THEN 'no worker serves a template database (IS_TEMPLATE)'
             WHEN w.state = 'starting' THEN COALESCE(w.reason, 'the worker is starting')
-            ELSE COALESCE(w.reason, h.reason, outbox.sources_now(), r.reason) END AS reason,
+            ELSE COALESCE(w.reason, h.reason, c.sources, r.reason) END AS reason,
        l.bytes AS log_bytes,
        outbox.size_now('{attempt_log_0,attempt_log_1,attempt_log_2,attempt_runs_0,attempt_runs_1,attempt_runs_2}') AS attempts_bytes,
        outbox.size_now('{parked,kept_events}') AS parked_bytes,
@@ -573,7 +559,14 @@ LEFT JOIN (SELECT ws.* FROM outbox.worker_slots() ws
                     ws.worker LIMIT 1) w ON true
 LEFT JOIN (SELECT count(*) AS n, min(t.since) AS since, min(t.next_try_at) AS next_try_at,
                   concat('on hold: ', string_agg(DISTINCT concat(t.step, ' (', t.reason, ')'), ', '),
-                         CASE WHEN bool_or(t.reason = 'locked') THEN outbox.lock_holders() END,
+                         -- A worker's own locks are not shown: it holds none for long.
+                         CASE WHEN bool_or(t.reason = 'locked') THEN (
+                          SELECT string_agg(DISTINCT format('; process %s has locked outbox.%s', l.pid, c.relname), '')
+                          FROM pg_locks l JOIN pg_class c ON c.oid = l.relation JOIN pg_database d ON d.oid = l.database
+                          WHERE c.relnamespace = 'outbox'::regnamespace AND d.datname = current_database()
+                          AND l.granted AND c.relkind IN ('r', 'p')
+                          AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+                          AND l.pid NOT IN (SELECT w.pid FROM outbox.worker_slots() w WHERE w.pid IS NOT NULL)) END,
                          '; see outbox.held_steps') AS reason
            FROM outbox.step_holds() t
            -- a lock that is waited for less than a second is not worth a report

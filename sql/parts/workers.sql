@@ -2,12 +2,6 @@
 -- The launcher and its workers
 ------------------------------------------------------------------------
 
-CREATE FUNCTION outbox.preloaded() RETURNS bool
-    AS 'MODULE_PATHNAME', 'outbox_preloaded_1_0'
-    LANGUAGE C VOLATILE STRICT PARALLEL SAFE;
-COMMENT ON FUNCTION outbox.preloaded IS
-'True if outbox is in shared_preload_libraries: without it events are kept, but not delivered';
-
 -- A worker that failed is started again at once.  Warns if outbox is not preloaded.
 CREATE FUNCTION outbox.wake_launcher() RETURNS void
     AS 'MODULE_PATHNAME', 'outbox_wake_launcher_1_0'

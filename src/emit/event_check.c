@@ -457,9 +457,19 @@ OUTBOX_FUNCTION(outbox_check_topic_1_0, 1)
 	PG_RETURN_VOID();
 }
 
-/* check_tenant(tenant text): for the tenant of an endpoint. */
-OUTBOX_FUNCTION(outbox_check_tenant_1_0, 1)
+/* check_tenant(tenant text, required bool): for the tenant of an endpoint. */
+OUTBOX_FUNCTION(outbox_check_tenant_1_0, 2)
 {
-	check_tenant(PG_GETARG_TEXT_PP(0));
-	PG_RETURN_VOID();
+	if (!PG_ARGISNULL(0))
+	{
+		check_tenant(PG_GETARG_TEXT_PP(0));
+		PG_RETURN_DATUM(PG_GETARG_DATUM(0));
+	}
+	if (!PG_ARGISNULL(1) && PG_GETARG_BOOL(1))
+		ereport(ERROR,
+				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+				 err_generic_string(PG_DIAG_COLUMN_NAME, "tenant"),
+				 errmsg("tenant must not be null"),
+				 errhint("Pass the tenant that the customer is.")));
+	PG_RETURN_NULL();
 }

@@ -386,13 +386,9 @@ outbox_filter(JsonPath *filter, Jsonb *payload)
 	return isnull ? OUTBOX_FILTER_ERROR : match ? OUTBOX_FILTER_YES : OUTBOX_FILTER_NO;
 }
 
-/*
- * check_filter(jsonpath): throws an error for a filter that has no form of README.md, or
- * is too long.
- */
-OUTBOX_FUNCTION(outbox_check_filter_1_0, 1)
+void
+outbox_filter_check(JsonPath *path)
 {
-	JsonPath   *path = PG_GETARG_JSONPATH_P(0);
 	bool		lax = (path->header & JSONPATH_LAX) != 0;
 	const char *problem;
 	char	   *text = "";
@@ -408,7 +404,7 @@ OUTBOX_FUNCTION(outbox_check_filter_1_0, 1)
 	problem = find_problem(path, lax);
 	if (problem)
 	{
-		text = DatumGetCString(DirectFunctionCall1(jsonpath_out, PG_GETARG_DATUM(0)));
+		text = DatumGetCString(DirectFunctionCall1(jsonpath_out, PointerGetDatum(path)));
 		text[pg_mbcliplen(text, strlen(text), OUTBOX_MAX_FILTER)] = '\0';
 	}
 	if (problem && strcmp(problem, NO_PREDICATE) == 0)
@@ -428,7 +424,6 @@ OUTBOX_FUNCTION(outbox_check_filter_1_0, 1)
 					 text) :
 				 errhint(
 					 "A filter compares parts of the payload with constants, like '$.total > 100', '$.name starts with \"a\"' or '$.paid < 0.5 * $.total'.")));
-	PG_RETURN_VOID();
 }
 
 /*

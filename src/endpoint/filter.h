@@ -33,6 +33,9 @@ typedef enum OutboxFilterResult
 #define OUTBOX_FILTER_MAX_DIGITS 40
 #define OUTBOX_FILTER_MAX_OPERATORS 8
 
+/* Throws an error for a filter that has no form of README.md, or is too long. */
+extern void outbox_filter_check(JsonPath *path);
+
 /* Returns the filter as it may be evaluated: once, where it is read from a table. */
 extern JsonPath *outbox_filter_usable(JsonPath *filter);
 

@@ -173,9 +173,3 @@ OUTBOX_FUNCTION(outbox_wake_launcher_1_0, 0)
 	outbox_mark_launcher();
 	PG_RETURN_VOID();
 }
-
-/* outbox.preloaded() */
-OUTBOX_FUNCTION(outbox_preloaded_1_0, 0)
-{
-	PG_RETURN_BOOL(outbox_shared != NULL);
-}

@@ -24,27 +24,28 @@ refuse_run(int64 seq_low)
 }
 
 /*
- * Stores a row for each attempt of the run.  If 'only' is not NULL, only attempts of
- * that event are stored.
+ * run_attempts(event_seq int8, seq_low int8, run_at timestamptz, entries bytea): a row for
+ * each attempt of the run, or only of that event (0: of all).
  */
-static void
-store_attempts(FunctionCallInfo fcinfo, int64 seq_low, TimestampTz started_at,
-			   const bytea *entries, const int64 *only)
+OUTBOX_FUNCTION(outbox_run_attempts_1_0, 4)
 {
-	OutboxRun  run;
-	OutboxRows row = {0};
+	int64		 only = PG_GETARG_INT64(0);
+	int64		 seq_low = PG_GETARG_INT64(1);
+	const bytea *entries = PG_GETARG_BYTEA_PP(3);
+	OutboxRun	 run;
+	OutboxRows	 row = {0};
 
 	InitMaterializedSRF(fcinfo, 0);
-	if (!outbox_run_open(&run, seq_low, started_at, VARDATA_ANY(entries),
+	if (!outbox_run_open(&run, seq_low, PG_GETARG_TIMESTAMPTZ(2), VARDATA_ANY(entries),
 						 VARSIZE_ANY_EXHDR(entries)))
 		refuse_run(seq_low);
-	for (int i = only ? outbox_run_find(&run, *only) : 0; i < run.n; i++)
+	for (int i = only ? outbox_run_find(&run, only) : 0; i < run.n; i++)
 	{
 		OutboxRunAttempt attempt;
 
 		if (!outbox_run_get(&run, i, &attempt))
 			refuse_run(seq_low);
-		if (only && attempt.seq != *only)
+		if (only && attempt.seq != only)
 			break;
 		put_value(&row, Int64GetDatum(attempt.seq));
 		put_value(&row, TimestampTzGetDatum(attempt.started_at));
@@ -52,20 +53,5 @@ store_attempts(FunctionCallInfo fcinfo, int64 seq_low, TimestampTz started_at,
 		put_value(&row, Float4GetDatum(attempt.duration));
 		outbox_add_row(fcinfo, &row);
 	}
-}
-
-OUTBOX_FUNCTION(outbox_run_attempts_1_0, 3)
-{
-	store_attempts(fcinfo, PG_GETARG_INT64(0), PG_GETARG_TIMESTAMPTZ(1),
-				   PG_GETARG_BYTEA_PP(2), NULL);
-	return (Datum) 0;
-}
-
-OUTBOX_FUNCTION(outbox_run_attempts_of_1_0, 4)
-{
-	int64 seq = PG_GETARG_INT64(0);
-
-	store_attempts(fcinfo, PG_GETARG_INT64(1), PG_GETARG_TIMESTAMPTZ(2),
-				   PG_GETARG_BYTEA_PP(3), &seq);
 	return (Datum) 0;
 }

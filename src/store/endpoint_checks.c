@@ -18,11 +18,9 @@
 #include "utils/snapmgr.h"
 
 #include "base/compat.h"
-#include "base/encoding.h"
 #include "base/names.h"
 #include "base/table_rows.h"
 #include "base/version.h"
-#include "emit/emit.h"
 #include "emit/emit_topics.h"
 #include "endpoint/endpoint_stats.h"
 #include "format/signature.h"
@@ -32,28 +30,6 @@
 #include "store/endpoint_options.h"
 #include "store/positions.h"
 #include "transport/http/http.h"
-#include "transport/sinks.h"
-
-/* check_url(text): throws an error if requests cannot be sent to the URL. */
-OUTBOX_FUNCTION(outbox_check_url_1_0, 1)
-{
-	char	   *url = text_to_cstring(PG_GETARG_TEXT_PP(0));
-	const char *hint = NULL;
-	const char *problem = outbox_sinks_check_url(url, &hint);
-
-	if (problem == NULL && outbox_text_problem(url, strlen(url)) != NULL)
-	{
-		problem = "the URL contains a control character";
-		hint = "Percent-encode it.";
-	}
-
-	/* The message does not repeat the URL, because it may contain a token. */
-	if (problem)
-		ereport(ERROR,
-				(OUTBOX_INVALID("url"), errmsg("invalid url: %s", problem),
-				 hint ? errhint("%s", hint) : 0));
-	PG_RETURN_VOID();
-}
 
 OUTBOX_FUNCTION(outbox_check_topics_1_0, 1)
 {
@@ -114,15 +90,19 @@ secret_form(Jsonb *config)
 	return outbox_profile_secret_form(&profile);
 }
 
-/* check_secret(secret text, config jsonb): the config says which form it has. */
-OUTBOX_FUNCTION(outbox_check_secret_1_0, 2)
+/*
+ * new_secret(config jsonb, given text): the given secret, or (NULL) a new one.  The config
+ * says which form it has.
+ */
+OUTBOX_FUNCTION(outbox_new_secret_1_0, 2)
 {
-	OutboxSecretForm form = secret_form(PG_ARGISNULL(1) ? NULL : PG_GETARG_JSONB_P(1));
+	OutboxSecretForm form = secret_form(PG_ARGISNULL(0) ? NULL : PG_GETARG_JSONB_P(0));
 	OutboxKey		 key;
 
-	if (PG_ARGISNULL(0))
-		PG_RETURN_VOID();
-	if (!outbox_secret_decode(text_to_cstring(PG_GETARG_TEXT_PP(0)), form, &key))
+	if (PG_ARGISNULL(1))
+		PG_RETURN_TEXT_P(
+			cstring_to_text(outbox_secret_generate(form == OUTBOX_SECRET_PRIVATE)));
+	if (!outbox_secret_decode(text_to_cstring(PG_GETARG_TEXT_PP(1)), form, &key))
 		ereport(
 			ERROR,
 			(OUTBOX_INVALID("secret"), errmsg("invalid secret"),
@@ -136,21 +116,7 @@ OUTBOX_FUNCTION(outbox_check_secret_1_0, 2)
 				 errhint(
 					 "A secret is \"whsec_\" followed by the base64 of %d to %d random bytes. Leave it out to have one generated.",
 					 OUTBOX_SECRET_MIN, OUTBOX_SECRET_MAX)));
-	PG_RETURN_VOID();
-}
-
-/* new_secret(config jsonb) */
-OUTBOX_FUNCTION(outbox_new_secret_1_0, 1)
-{
-	PG_RETURN_TEXT_P(cstring_to_text(outbox_secret_generate(
-		secret_form(PG_ARGISNULL(0) ? NULL : PG_GETARG_JSONB_P(0)) ==
-		OUTBOX_SECRET_PRIVATE)));
-}
-
-OUTBOX_FUNCTION(outbox_check_headers_1_0, 1)
-{
-	outbox_check_headers(PG_GETARG_JSONB_P(0), false);
-	PG_RETURN_VOID();
+	PG_RETURN_DATUM(PG_GETARG_DATUM(1));
 }
 
 /* topic_in(topic text, patterns text[]): true if one of the patterns matches. */

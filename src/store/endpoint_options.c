@@ -17,6 +17,8 @@
 #include "base/settings.h"
 #include "base/table_rows.h"
 #include "base/version.h"
+#include "emit/emit.h"
+#include "endpoint/filter.h"
 #include "store/endpoint_options.h"
 #include "store/seal.h"
 #include "store/secret_files.h"
@@ -465,33 +467,59 @@ OUTBOX_FUNCTION(outbox_keeps_credentials_1_0, 4)
 					targets[0].transport->keeps_credentials(&targets[0], &targets[1])));
 }
 
+/* Throws an error if requests cannot be sent to the URL. */
+static void
+check_url(char *url)
+{
+	const char *hint = NULL;
+	const char *problem = outbox_sinks_check_url(url, &hint);
+
+	if (problem == NULL && outbox_text_problem(url, strlen(url)) != NULL)
+	{
+		problem = "the URL contains a control character";
+		hint = "Percent-encode it.";
+	}
+
+	/* The message does not repeat the URL, because it may contain a token. */
+	if (problem)
+		ereport(ERROR,
+				(OUTBOX_INVALID("url"), errmsg("invalid url: %s", problem),
+				 hint ? errhint("%s", hint) : 0));
+}
+
 /*
- * check_options(url text, config jsonb, credentials text[]): throws an error if the
- * sink of the URL does not take these arguments.  Each may be NULL.  'credentials' has
- * the names.
+ * check_options(url text, shown text, filter jsonpath, headers jsonb, config jsonb,
+ * credentials text[]): throws an error if there can be no such URL, filter or headers, or if
+ * its sink does not take the others.  Each may be NULL.  'credentials' has the names.
  *
  * A URL that no library can judge is accepted without options: its worker names the
  * missing library.  So is a URL that cannot be opened.
  */
-OUTBOX_FUNCTION(outbox_check_options_1_0, 3)
+OUTBOX_FUNCTION(outbox_check_options_1_0, 6)
 {
 	char				  *url = NULL;
-	Jsonb				  *config = PG_ARGISNULL(1) ? NULL : PG_GETARG_JSONB_P(1);
+	Jsonb				  *config = PG_ARGISNULL(4) ? NULL : PG_GETARG_JSONB_P(4);
 	OutboxTarget		   target = {.url = NULL};
 	const char			  *problem = NULL;
 	OutboxAdvice		   advice = {NULL};
 	const OutboxTransport *transport;
 
-	if (PG_ARGISNULL(0))
+	if (!PG_ARGISNULL(0))
+		check_url(text_to_cstring(PG_GETARG_TEXT_PP(0)));
+	if (!PG_ARGISNULL(2))
+		outbox_filter_check(PG_GETARG_JSONPATH_P(2));
+	if (!PG_ARGISNULL(3))
+		outbox_check_headers(PG_GETARG_JSONB_P(3), false);
+	if (PG_ARGISNULL(1))
 		PG_RETURN_VOID();
-	url = text_to_cstring(PG_GETARG_TEXT_PP(0));
+	url = text_to_cstring(PG_GETARG_TEXT_PP(1));
 	target.url = url;
 	if (config)
 		check_object(config, "config", "{\"name\": \"value\"}");
 	transport = outbox_sinks_in_session(url, &problem);
 	if (transport == NULL)
 	{
-		if (config == NULL && PG_ARGISNULL(2))
+		if (config == NULL && PG_ARGISNULL(5))
 			PG_RETURN_VOID();
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -506,8 +534,8 @@ OUTBOX_FUNCTION(outbox_check_options_1_0, 3)
 		(void) outbox_options_take_shape(target.config, &target.nconfig, &problem,
 										 &advice.hint);
 	}
-	if (!PG_ARGISNULL(2))
-		target.credentials = check_credentials(PG_GETARG_ARRAYTYPE_P(2), transport,
+	if (!PG_ARGISNULL(5))
+		target.credentials = check_credentials(PG_GETARG_ARRAYTYPE_P(5), transport,
 											   &target.ncredentials);
 	target.transport = transport;
 	if (problem)

@@ -126,16 +126,16 @@ change_object(Change change, const OutboxKeyring *ring, int32 endpoint_id,
 }
 
 /*
- * Changes the last argument: a text, which is the field, or a jsonb, each of whose values
- * is one.  'field' NULL: the URL and the headers of an endpoint.  Returns false if it
- * cannot.
+ * Changes the argument 'value': a text, which is the field, or a jsonb, each of whose
+ * values is one.  'field' NULL: the URL and the headers of an endpoint.  Returns false if
+ * it cannot.
  */
 static bool
 change_argument(FunctionCallInfo fcinfo, Change change, const char *field, Datum *result,
 				char *problem)
 {
-	int			  last = PG_NARGS() - 1;
-	Oid			  type = get_fn_expr_argtype(fcinfo->flinfo, last);
+	int			  n = field ? 2 : 1;
+	Oid			  type = get_fn_expr_argtype(fcinfo->flinfo, n);
 	int32		  endpoint_id = PG_GETARG_INT32(0);
 	OutboxKeyring ring;
 	char		 *value;
@@ -150,13 +150,13 @@ change_argument(FunctionCallInfo fcinfo, Change change, const char *field, Datum
 	if (type == TEXTOID)
 	{
 		value = change(&ring, endpoint_id, field ? field : OUTBOX_FIELD_URL,
-					   text_to_cstring(PG_GETARG_TEXT_PP(last)), problem);
+					   text_to_cstring(PG_GETARG_TEXT_PP(n)), problem);
 		*result = value ? CStringGetTextDatum(value) : 0;
 	}
 	else
 	{
 		object = change_object(change, &ring, endpoint_id, field ? field : "header",
-							   PG_GETARG_JSONB_P(last), problem);
+							   PG_GETARG_JSONB_P(n), problem);
 		*result = JsonbPGetDatum(object);
 	}
 	outbox_keyring_wipe(&ring);
@@ -164,18 +164,22 @@ change_argument(FunctionCallInfo fcinfo, Change change, const char *field, Datum
 }
 
 /*
- * seal(endpoint_id int, field text, value anyelement): the value as it is to be stored,
- * or an error.
+ * seal(endpoint_id int, field text, value anyelement, again bool): the value as it is to be
+ * stored, or an error.  With 'again' a stored value, sealed with the first key of the file,
+ * or NULL if it cannot be opened or sealed.
  */
-OUTBOX_FUNCTION(outbox_seal_1_0, 3)
+OUTBOX_FUNCTION(outbox_seal_1_0, 4)
 {
+	bool  again = PG_GETARG_BOOL(3);
 	char  problem[OUTBOX_SEAL_PROBLEM];
 	Datum result;
 
-	if (!change_argument(fcinfo, seal, text_to_cstring(PG_GETARG_TEXT_PP(1)), &result,
-						 problem))
+	if (change_argument(fcinfo, again ? reseal : seal,
+						text_to_cstring(PG_GETARG_TEXT_PP(1)), &result, problem))
+		return result;
+	if (!again)
 		refuse_to_seal(problem);
-	return result;
+	PG_RETURN_NULL();
 }
 
 /*
@@ -195,21 +199,6 @@ OUTBOX_FUNCTION(outbox_unseal_1_0, 3)
 			 errmsg("the secret of the endpoint cannot be opened: %s", problem),
 			 errhint(
 				 "Put the key back into outbox.secret_key_file. If it is lost, outbox.rotate_secret(name, grace => '0') sets a new secret, and outbox.alter_endpoint() the URL and the headers.")));
-	return result;
-}
-
-/*
- * reseal(endpoint_id int, field text, value anyelement): the value sealed with the first
- * key of the file, or NULL if it cannot be opened or sealed.
- */
-OUTBOX_FUNCTION(outbox_reseal_1_0, 3)
-{
-	char  problem[OUTBOX_SEAL_PROBLEM];
-	Datum result;
-
-	if (!change_argument(fcinfo, reseal, text_to_cstring(PG_GETARG_TEXT_PP(1)), &result,
-						 problem))
-		PG_RETURN_NULL();
 	return result;
 }
 

@@ -324,13 +324,13 @@ SELECT refused(ARRAY[
     $s$outbox.create_endpoint('e', 'https://example.com/', filter => '$.a like_regex "x"')$s$,
     $s$outbox.create_endpoint('e', 'https://example.com/', filter => '$.total > $.limit')$s$,
     $s$outbox.create_endpoint('e', 'https://example.com/', filter => '$.paid / $.total < 0.5')$s$]);
-SELECT outbox.check_filter('$.n % 3 == 0 && $.sum - $.list.size() < 10 && $.paid < 0.5 * $.total');
-SELECT outbox.check_filter('$.a == "$\"x ** **"');
+SELECT outbox.check_options(filter => '$.n % 3 == 0 && $.sum - $.list.size() < 10 && $.paid < 0.5 * $.total');
+SELECT outbox.check_options(filter => '$.a == "$\"x ** **"');
 
 -- A filter takes n steps, and not n * m
 CREATE FUNCTION problem(filter text) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM outbox.check_filter(filter::jsonpath);
+    PERFORM outbox.check_options(filter => filter::jsonpath);
     RETURN 'accepted';
 EXCEPTION WHEN invalid_parameter_value THEN
     RETURN regexp_replace(SQLERRM, '^invalid filter .*": ', '');

@@ -121,7 +121,7 @@ DECLARE
 BEGIN
     FOR f IN SELECT filter FROM tried LOOP
         BEGIN
-            PERFORM outbox.check_filter(f::jsonpath);
+            PERFORM outbox.check_options(filter => f::jsonpath);
         EXCEPTION WHEN invalid_parameter_value OR syntax_error THEN
             CONTINUE;
         END;

@@ -59,7 +59,7 @@ my %arguments = (
 	wait_for => "'$id', '0'", set_tenant_limits => "'t', 1", portal_limits => "'t'", set_portal_limits => "'t', 1", deliveries_page => "'e'", attempts_page => "'e'", delivery_request => "'e', '$id'",
 	portal_endpoints => "'t'", portal_create_endpoint => "'t', '$url'", portal_alter_endpoint => "'t', 'e', '{}'", portal_drop_endpoint => "'t', 'e', true",
 	portal_deliveries => "'t'", portal_attempts => "'t'", portal_retry => "'t', 'e', '$id'", portal_delivery => "'t', 'e', '$id'", portal_cancel_replay => "'t', 'e', " . ask('SELECT outbox.portal_cipher(1, 26, false)'), cancel_replay => "'e', 1", set_secrets => "'{}'", portal_replay => "'t', 'e', now() - interval '1 hour'",
-	portal_event_types => "'t'", log_size_now => '', farthest_behind => '1000', kept_for => "'events'", retention_held => '', scheduled_now => '', sources_now => '', parked_counts => '1',
+	portal_event_types => "'t'", log_size_now => '', farthest_behind => '1000', kept_for => "'events'", retention_held => '', scheduled_now => '', parked_counts => '1',
 	follow => "'e', '" . ($node->connstr('postgres') =~ s/'/''/gr) . "'", metrics => '', tenant_usage => "'2026-01-01'");
 # They get as far as to see that there is nothing to follow
 my %ends = (follow => '08006 could not connect to the source', unfollow => '42704 source "e" is not followed');

@@ -39,7 +39,7 @@ my %squat = (
 	  [ 'a view', 'CREATE VIEW outbox.mine AS SELECT 1' ],
 	  [ 'a sequence', 'CREATE SEQUENCE outbox.mine' ],
 	  [ 'a type', "CREATE TYPE outbox.mine AS ENUM ('a')" ],
-	  [ 'a function', "CREATE FUNCTION outbox.preloaded() RETURNS bool LANGUAGE sql AS 'SELECT true'" ],
+	  [ 'a function', "CREATE FUNCTION outbox.new_event_id() RETURNS uuid LANGUAGE sql AS 'SELECT gen_random_uuid()'" ],
 	  [ 'an operator', 'CREATE OPERATOR outbox.= (FUNCTION = texteq, LEFTARG = text, RIGHTARG = text)' ],
 	  [ 'a collation', 'CREATE COLLATION outbox.mine FROM "C"' ]);
 sql('postgres', 'CREATE DATABASE squat');
@@ -55,10 +55,10 @@ foreach my $what (sort keys %squat)
 }
 
 # The administrator's own schema can be used.  Objects in the way stay as they are.
-sql('squat', "CREATE SCHEMA outbox; CREATE FUNCTION outbox.preloaded() RETURNS bool LANGUAGE sql AS 'SELECT true'");
+sql('squat', "CREATE SCHEMA outbox; CREATE FUNCTION outbox.new_event_id() RETURNS uuid LANGUAGE sql AS 'SELECT gen_random_uuid()'");
 ($rc, $out, $err) = sql('squat', 'CREATE EXTENSION outbox');
-like($err, qr/42723: function "preloaded" already exists/, 'nothing is replaced');
-sql('squat', 'DROP FUNCTION outbox.preloaded()');
+like($err, qr/42723: function "new_event_id" already exists/, 'nothing is replaced');
+sql('squat', 'DROP FUNCTION outbox.new_event_id()');
 
 # Default privileges give no role anything.
 ($rc, $out, $err) = sql('squat', <<'SQL');

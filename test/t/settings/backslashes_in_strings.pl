@@ -27,8 +27,8 @@ sub same
 
 	return is(answer($database, 'off', $sql), $on, "$name: " . ($on =~ /^(.{0,60})/m)[0]);
 }
-same('postgres', 'cursor', "SELECT outbox.page_start('104:1:0')");
-same('postgres', 'no cursor', "SELECT outbox.page_start('d:d:d')");
+same('postgres', 'cursor', "SELECT outbox.deliveries_page(tenant => 't', before => '104:1:0')");
+same('postgres', 'no cursor', "SELECT outbox.deliveries_page(tenant => 't', before => 'd:d:d')");
 same('postgres', 'ids of the inbox', "SELECT inbox.accept('s', i) FROM unnest(ARRAY['1', '2', '1', 'ab', '0198c5e2-0000-7000-8000-000000000001']) i");
 same('postgres', 'their bytes', "SELECT inbox.accept('s', '1'); SELECT source, encode(id, 'hex') FROM inbox.ids_0 UNION SELECT source, encode(id, 'hex') FROM inbox.ids_1 UNION SELECT source, encode(id, 'hex') FROM inbox.ids_2");
 same('postgres', 'batch with a place', "SELECT outbox.create_endpoint('b', 'https://a.example/', batch_size => 2, config => '{\"query\": \"a={topic}\"}')");

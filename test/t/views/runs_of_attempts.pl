@@ -176,7 +176,7 @@ foreach my $damage (
 is( ask(q{
 CREATE FUNCTION try(seq int8, low int8, at timestamptz, entries bytea) RETURNS int8 LANGUAGE plpgsql AS $$
 BEGIN
-    RETURN (SELECT count(*) FROM outbox.run_attempts(low, at, entries)) + (SELECT count(*) FROM outbox.run_attempts_of(seq, low, at, entries));
+    RETURN (SELECT count(*) FROM outbox.run_attempts(0, low, at, entries)) + (SELECT count(*) FROM outbox.run_attempts(seq, low, at, entries));
 EXCEPTION WHEN data_corrupted THEN
     RETURN -1;
 END $$;
