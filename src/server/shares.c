@@ -177,7 +177,6 @@ outbox_shares_update(void)
 			served[s] = true;
 			nserved++;
 			news.taken = true;
-			news.database = news.database || s == OUTBOX_SHARE_DATABASE;
 		}
 		else if (served[s] && outbox_db->wanted[s] != me)
 		{

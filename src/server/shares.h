@@ -45,10 +45,9 @@ extern void outbox_shares_join(void);
 /* The changes that outbox_shares_update() found and made. */
 typedef struct OutboxSharesChange
 {
-	bool taken;	   /* shares were taken: their endpoints must be loaded */
-	bool leaving;  /* shares are being left: their endpoints must end */
-	bool database; /* the share of the database was taken */
-	bool retired;  /* this worker has no share any more, and must end */
+	bool taken;	  /* shares were taken: their endpoints must be loaded */
+	bool leaving; /* shares are being left: their endpoints must end */
+	bool retired; /* this worker has no share any more, and must end */
 } OutboxSharesChange;
 
 /*
