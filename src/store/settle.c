@@ -553,8 +553,8 @@ outbox_settle_may_share(const OutboxToSettle *all)
 	return true;
 }
 
-bool
-outbox_settle_held(const OutboxEndpoint *ep)
+static bool
+is_held(const OutboxEndpoint *ep)
 {
 	return outbox_step_held(OUTBOX_STEP_SETTLE, ep->id) ||
 		(ep->queue->nsettling > 0 && outbox_step_held(OUTBOX_STEP_PARKED, 0));
@@ -589,7 +589,7 @@ settle_singly(const Part *all, bool each)
 
 		if (ep->member.dropped ||
 			!(ep->status.unstorable || (each && outbox_settle_wants(ep))) ||
-			(ep->status.unstorable && outbox_settle_held(ep)))
+			(ep->status.unstorable && is_held(ep)))
 			continue;
 		if (!settle_alone(all, ep))
 			return false;

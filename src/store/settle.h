@@ -66,9 +66,6 @@ extern bool outbox_settle_may_share(const OutboxToSettle *all);
 /* True if the endpoint has something to be stored. */
 extern bool outbox_settle_wants(const OutboxEndpoint *ep);
 
-/* True if it could not be settled, and may not be tried again yet. */
-extern bool outbox_settle_held(const OutboxEndpoint *ep);
-
 /* True if the endpoint follows the shared position, but now needs one of its own. */
 extern bool outbox_settle_lags(const OutboxEndpoint *ep);
 

@@ -54,30 +54,26 @@ not_written(void)
 	return outbox_unsettled_n + outbox_loop.traffic.unsent;
 }
 
+/* Returns when the next settle is due, if nothing else happens. */
+static TimestampTz
+settle_due(void)
+{
+	return outbox_loop.due.settle_at != 0 ?
+		outbox_loop.due.settle_at :
+		Min(outbox_settle_behind_at(&outbox_loop.to_settle), outbox_totals_due());
+}
+
+/* Endpoints whose outcomes are to be settled are noted in outbox_publish(). */
 static bool
 something_to_settle(TimestampTz now)
 {
-	bool	   sharing = outbox_settle_may_share(&outbox_loop.to_settle);
-	dlist_iter iter;
-
-	if (outbox_loop.due.settle_at != 0 || not_written() > 0 ||
-		outbox_loop.roster.recreating || outbox_shares_leaving() ||
-		outbox_own_events_waits() || outbox_totals_due() <= now ||
-		outbox_settle_behind_at(&outbox_loop.to_settle) <= now ||
-		(sharing &&
-		 (outbox_busy_some_share() || outbox_settle_wants_head(&outbox_loop.head, now))))
-		return true;
-	dlist_foreach(iter, &outbox_loop.roster.busy)
-	{
-		OutboxEndpoint *ep = outbox_listed(busy_node, iter.cur);
-
-		if ((outbox_settle_wants(ep) ||
-			 (outbox_reader_wants_followers_of(ep) &&
-			  outbox_step_may(OUTBOX_STEP_PARKED))) &&
-			!(ep->status.unstorable && outbox_settle_held(ep)))
-			return true;
-	}
-	return false;
+	return settle_due() <= now || not_written() > 0 || outbox_loop.roster.recreating ||
+		outbox_shares_leaving() || outbox_own_events_waits() ||
+		(outbox_settle_may_share(&outbox_loop.to_settle) &&
+		 (outbox_busy_some_share() ||
+		  outbox_settle_wants_head(&outbox_loop.head, now))) ||
+		(outbox_step_may(OUTBOX_STEP_PARKED) &&
+		 outbox_reader_wants_followers(&outbox_loop.roster.busy));
 }
 
 /*
@@ -366,16 +362,8 @@ outbox_chores_last(TimestampTz now)
 TimestampTz
 outbox_chores_next_time(void)
 {
-	TimestampTz until = outbox_step_next_time();
+	TimestampTz until = Min(outbox_step_next_time(), settle_due());
 
-	if (outbox_loop.due.settle_at != 0)
-		until = Min(until, outbox_loop.due.settle_at);
-	else
-	{
-		until = Min(until, outbox_settle_behind_at(&outbox_loop.to_settle));
-		if (outbox_loop.database_ours)
-			until = Min(until, outbox_totals_due());
-	}
 	for (size_t i = 0; i < lengthof(chores); i++)
 		until = Min(until, due(&chores[i]));
 	return until;

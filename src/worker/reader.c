@@ -98,12 +98,6 @@ has_lanes_to_load(const OutboxEndpoint *ep)
 	return !dlist_is_empty(&ep->queue->loading) && !outbox_status_is_off(ep);
 }
 
-bool
-outbox_reader_wants_followers_of(const OutboxEndpoint *ep)
-{
-	return has_lanes_to_load(ep) || ep->table->unblocking;
-}
-
 /*
  * True if parked followers may be loaded.  A delivery on 'settling' has no row yet, so
  * nothing is loaded while there is any.
@@ -111,7 +105,7 @@ outbox_reader_wants_followers_of(const OutboxEndpoint *ep)
 static bool
 may_bring_followers(OutboxEndpoint *ep)
 {
-	return outbox_reader_wants_followers_of(ep) && !ep->member.dropped &&
+	return (has_lanes_to_load(ep) || ep->table->unblocking) && !ep->member.dropped &&
 		!ep->member.recreate && ep->queue->nsettling == 0 &&
 		!outbox_step_held(OUTBOX_STEP_FOLLOWERS, ep->id);
 }

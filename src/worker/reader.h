@@ -18,13 +18,11 @@ extern bool outbox_reader_step(dlist_head *busy, bool head, bool news, Timestamp
 							   XLogRecPtr *lsn);
 
 /*
- * The next followers of lanes, from outbox.parked.  _wants is true if some are to be
- * loaded, and _wants_of if some of this endpoint are, once it is settled.  _bring loads
- * them and needs a transaction.  _ended is called after that.  'undone' is true if the
+ * The next followers of lanes, from outbox.parked.  _wants is true if some may be loaded
+ * now.  _bring loads them and needs a transaction.  _ended is called after that.  'undone' is true if the
  * transaction was rolled back.
  */
 extern bool outbox_reader_wants_followers(dlist_head *busy);
-extern bool outbox_reader_wants_followers_of(const OutboxEndpoint *ep);
 extern void outbox_reader_bring_followers(dlist_head *busy);
 extern void outbox_reader_followers_ended(dlist_head *busy, bool undone);
 
