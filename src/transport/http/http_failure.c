@@ -252,7 +252,8 @@ outbox_http_explain(OutboxTransfer *t, CURLcode code)
 		explain_no_connection(t);
 	else if (failure == OUTBOX_FAILURE_TIMEOUT)
 		explain_timeout(t);
-	else if (failure == OUTBOX_FAILURE_TLS && !t->connected && outbox_http_lacks_files &&
+	else if (failure == OUTBOX_FAILURE_TLS && !t->connected &&
+			 outbox_http_lacked_files() &&
 			 (code == CURLE_SSL_CACERT_BADFILE || code == CURLE_SSL_CERTPROBLEM ||
 			  code == CURLE_BAD_FUNCTION_ARGUMENT))
 		outbox_http_not_sent(t, OUTBOX_LACKS_FILE);

@@ -473,13 +473,13 @@ extern bool outbox_http_events(void (*act)(int pool, int fd, int mask, CURL *use
 
 /*
  * Connections that are open, how many were ever opened, and the worker's memory that
- * the open ones take, in bytes.  lacks_files: there was no other descriptor when the
- * last one was closed.
+ * the open ones take, in bytes.  lacked_files: there was no other descriptor when one was
+ * closed, not long ago.  What failed then may have found none, even if there are some again.
  */
 extern int	  outbox_http_connections;
 extern uint64 outbox_http_opened;
 extern size_t outbox_http_connections_bytes;
-extern bool	  outbox_http_lacks_files;
+extern bool	  outbox_http_lacked_files(void);
 
 /*
  * Adds the descriptor that becomes readable when lookups have ended.  Its events set

@@ -42,8 +42,11 @@ static const size_t bytes_of[] = {
 int	   outbox_http_connections;
 uint64 outbox_http_opened;
 size_t outbox_http_connections_bytes;
-bool   outbox_http_lacks_files;
 
+/* ms for which a lack of descriptors may be the cause of what failed. */
+#define LACK_COUNTS 2000
+
+static int64  lacked_files_at = -LACK_COUNTS;
 static int	  epoll_fd = -1;
 static Watch *watches;
 static int	  nwatches;
@@ -84,8 +87,9 @@ outbox_http_close_socket(void *arg, curl_socket_t fd)
 {
 	int spare = dup(fd);
 
-	outbox_http_lacks_files = spare < 0;
-	if (spare >= 0)
+	if (spare < 0)
+		lacked_files_at = outbox_http_now();
+	else
 		close(spare);
 	if (fd < nwatches && watches[fd].ours)
 	{
@@ -95,6 +99,12 @@ outbox_http_close_socket(void *arg, curl_socket_t fd)
 		memset(&watches[fd], 0, sizeof(Watch));
 	}
 	return close(fd);
+}
+
+bool
+outbox_http_lacked_files(void)
+{
+	return outbox_http_now() < lacked_files_at + LACK_COUNTS;
 }
 
 static void

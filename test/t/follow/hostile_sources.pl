@@ -143,7 +143,7 @@ ok(wait_sql($source, $hanging, 1), 'a source hangs while it is followed anew');
 my $hangs = ask('SELECT clock_timestamp()');
 ok((wait_until { ask("SELECT state = 'streaming' FROM outbox.sources WHERE name = 'other'") eq 't' } 'streaming', 180), 'another one is followed anew soon');
 ok(wait_sql($follower, "SELECT asked_at > '$hangs' FROM outbox.sources WHERE name = 'large'"), 'and others are asked');
-is(ask("SELECT state FROM outbox.sources WHERE name = 'shop'"), 'restored', 'the first one is not followed');
+like(ask("SELECT state FROM outbox.sources WHERE name = 'shop'"), qr{^(?:restored|copying)$}, 'the first one is not followed');
 $source->safe_psql('postgres', "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'outbox_follower' AND query ~ 'renew'");
 at('shop', $renew);
 ok((wait_until { ask('SELECT outbox.keep_sources(), outbox.follow_anew()'); ask("SELECT state = 'streaming' FROM outbox.sources WHERE name = 'shop'") eq 't' } 'streaming'), 'then it is followed anew, too');
