@@ -210,6 +210,15 @@ run_backlog(void *now)
 		outbox_loop.due.retry_locks_at = *(TimestampTz *) now + OUTBOX_RETRY_LOCKS_AFTER;
 }
 
+/* Settles, in parts.  False: the next round goes on. */
+static bool
+settled(TimestampTz now)
+{
+	outbox_loop.due.settle_at = now;
+	outbox_settle_step(now, false);
+	return outbox_loop.due.settle_at == 0;
+}
+
 /*
  * Positions in memory have to be stored before it is decided which part of the log can be
  * emptied.  Other workers store theirs within seconds, and then it is decided again.
@@ -217,13 +226,9 @@ run_backlog(void *now)
 static void
 run_retention(void *now)
 {
-	if (outbox_retention_checks_log(*(TimestampTz *) now))
-	{
-		outbox_settle_step(*(TimestampTz *) now, true);
-		if (outbox_loop.due.settle_at != 0)
-			return;
-	}
-	outbox_retention_run();
+	if (!outbox_retention_checks_log(*(TimestampTz *) now) ||
+		settled(*(TimestampTz *) now))
+		outbox_retention_run();
 }
 
 /* The first FIRST_CHORES come before the log is read, the next before events are sent. */
@@ -277,11 +282,8 @@ carry_out(const Chore *c, TimestampTz now)
 		return;
 	if (c->when & SETTLED)
 	{
-		/* In parts: the next round goes on. */
 		begun = GetCurrentTimestamp();
-		outbox_loop.due.settle_at = now;
-		outbox_settle_step(now, false);
-		if (outbox_loop.due.settle_at != 0)
+		if (!settled(now))
 			return;
 	}
 	if (c->step == OUTBOX_STEPS)
