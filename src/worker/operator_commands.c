@@ -385,7 +385,8 @@ take_effect(Command *c)
  * Reads the next commands of this part of the pass, with the rows of their deliveries, and
  * returns how many.  One for a delivery waits for any before it that was set aside, and
  * is overruled by a later one for another action, because requests are sent between batches.
- * Only the index by delivery serves to find that, even with wrong statistics.
+ * Only the index by delivery serves to find that, even with wrong statistics: a comparison
+ * of rows cannot use the primary key.
  */
 static int
 read_commands(Command *commands)
@@ -414,7 +415,8 @@ read_commands(Command *commands)
 				   " FROM outbox.all_events a"
 				   " WHERE a.seq = c.seq AND k.seq IS NULL LIMIT 1) e ON true"
 				   " LEFT JOIN LATERAL (SELECT true AS overruled FROM outbox.commands w"
-				   " WHERE w.seq = c.seq AND w.endpoint_id + 0 = c.endpoint_id"
+				   " WHERE ROW(w.seq, w.endpoint_id) >= ROW(c.seq, c.endpoint_id)"
+				   " AND ROW(w.seq, w.endpoint_id) <= ROW(c.seq, c.endpoint_id)"
 				   " AND w.command_id + 0 > c.command_id AND w.action " ASKED
 				   " AND c.action " ASKED " AND w.action <> c.action LIMIT 1) o ON true"
 				   " ORDER BY c.endpoint_id, c.command_id",
