@@ -141,6 +141,20 @@ array_of(Datum *values, bool *nulls, int n, Oid type)
 		construct_md_array(values, nulls, 1, dims, lbs, type, len, byval, align));
 }
 
+/*
+ * Parts of a statement about figures "r": its block, figures added up by endpoint, and columns
+ * of a row that has several.
+ */
+#define BLOCK_OF_R "r.endpoint_id / " CppAsString2(BLOCK)
+#define ADDED_UP \
+	"r.endpoint_id, r.tenant," \
+	" LEAST(sum(r.delivered), 2147483647)::int4 AS delivered," \
+	" LEAST(sum(r.failed), 2147483647)::int4 AS failed," \
+	" outbox.figures_sum(string_agg(r.counts, '')) AS counts"
+#define AS_ROW \
+	"array_agg(r.endpoint_id), array_agg(r.tenant), array_agg(r.delivered)," \
+	" array_agg(r.failed), array_agg(r.counts)"
+
 static bool
 are_of_one_row(const OutboxFigures *a, const OutboxFigures *b)
 {
@@ -210,31 +224,22 @@ outbox_figures_write(void *arg)
 		args[c] = array_of(columns[c], c == 1 ? no_tenant : NULL, n, element[c]);
 	outbox_plan_run(
 		&plan,
-		"INSERT INTO outbox.figures AS f SELECT e.piece, e.endpoint_id / 32, e.at, $9,"
-		" array_agg(e.endpoint_id), array_agg(e.tenant), array_agg(e.delivered),"
-		" array_agg(e.failed), array_agg(e.counts)"
-		" FROM (SELECT w.piece, n.endpoint_id, w.at, n.tenant,"
-		" LEAST(sum(n.delivered), 2147483647)::int4 AS delivered,"
-		" LEAST(sum(n.failed), 2147483647)::int4 AS failed,"
-		" outbox.figures_sum(string_agg(n.counts, '')) AS counts"
-		" FROM unnest($1, $2, $3, $4, $5, $6, $7, $8) AS n (endpoint_id, tenant, at,"
+		"INSERT INTO outbox.figures AS f"
+		" SELECT r.piece, " BLOCK_OF_R ", r.at, $9, " AS_ROW
+		" FROM (SELECT w.piece, w.at, " ADDED_UP
+		" FROM unnest($1, $2, $3, $4, $5, $6, $7, $8) AS r (endpoint_id, tenant, at,"
 		" delivered, failed, counts, piece, hour_piece)"
-		" CROSS JOIN LATERAL (VALUES (n.piece, n.at),"
-		" (n.hour_piece, date_trunc('hour', n.at, 'UTC'))) AS w (piece, at)"
-		" GROUP BY w.piece, n.endpoint_id, w.at, n.tenant) e"
-		" GROUP BY e.piece, e.endpoint_id / 32, e.at"
+		" CROSS JOIN LATERAL (VALUES (r.piece, r.at),"
+		" (r.hour_piece, date_trunc('hour', r.at, 'UTC'))) AS w (piece, at)"
+		" GROUP BY w.piece, r.endpoint_id, w.at, r.tenant) r"
+		" GROUP BY r.piece, " BLOCK_OF_R ", r.at"
 		" ON CONFLICT (block, at, piece, worker) DO UPDATE"
 		" SET (endpoint_ids, tenants, delivered, failed, counts) ="
-		" (SELECT array_agg(m.endpoint_id), array_agg(m.tenant), array_agg(m.delivered),"
-		" array_agg(m.failed), array_agg(m.counts)"
-		" FROM (SELECT u.endpoint_id, u.tenant,"
-		" LEAST(sum(u.delivered), 2147483647)::int4 AS delivered,"
-		" LEAST(sum(u.failed), 2147483647)::int4 AS failed,"
-		" outbox.figures_sum(string_agg(u.counts, '')) AS counts"
+		" (SELECT " AS_ROW " FROM (SELECT " ADDED_UP
 		" FROM unnest(f.endpoint_ids || EXCLUDED.endpoint_ids, f.tenants || EXCLUDED.tenants,"
 		" f.delivered || EXCLUDED.delivered, f.failed || EXCLUDED.failed,"
-		" f.counts || EXCLUDED.counts) u (endpoint_id, tenant, delivered, failed, counts)"
-		" GROUP BY u.endpoint_id, u.tenant) m)",
+		" f.counts || EXCLUDED.counts) r (endpoint_id, tenant, delivered, failed, counts)"
+		" GROUP BY r.endpoint_id, r.tenant) r)",
 		arg_datum(INT4ARRAYOID, args[0]), arg_datum(TEXTARRAYOID, args[1]),
 		arg_datum(TIMESTAMPTZARRAYOID, args[2]), arg_datum(INT8ARRAYOID, args[3]),
 		arg_datum(INT8ARRAYOID, args[4]), arg_datum(BYTEAARRAYOID, args[5]),
