@@ -51,14 +51,14 @@ outbox_sources_next_time(void)
  * the next round tries again.
  */
 static void
-start(Oid database, const char *source, BackgroundWorkerHandle **handle)
+start(const char *source, BackgroundWorkerHandle **handle)
 {
 	BackgroundWorker worker = {0};
 
 	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
 	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
 	worker.bgw_restart_time = BGW_NEVER_RESTART;
-	worker.bgw_main_arg = ObjectIdGetDatum(database);
+	worker.bgw_main_arg = ObjectIdGetDatum(MyDatabaseId);
 	strlcpy(worker.bgw_library_name, "outbox", sizeof(worker.bgw_library_name));
 	strlcpy(worker.bgw_function_name, "outbox_keeper_main",
 			sizeof(worker.bgw_function_name));
@@ -81,8 +81,24 @@ outbox_sources_run(void *now)
 		pfree(keeper);
 	keeper = NULL;
 	old = MemoryContextSwitchTo(TopMemoryContext);
-	start(MyDatabaseId, "", &keeper);
+	start("", &keeper);
 	MemoryContextSwitchTo(old);
+}
+
+static void
+begin(void)
+{
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	SPI_connect();
+}
+
+static void
+commit(void)
+{
+	SPI_finish();
+	PopActiveSnapshot();
+	CommitTransactionCommand();
 }
 
 /*
@@ -92,37 +108,28 @@ outbox_sources_run(void *now)
 static void
 call(const char *query, const char *source, int most)
 {
-	StartTransactionCommand();
-	PushActiveSnapshot(GetTransactionSnapshot());
-	SPI_connect();
+	begin();
 	pgstat_report_activity(STATE_RUNNING, query);
 	if (most > 0)
 		enable_timeout_after(STATEMENT_TIMEOUT, most);
 	outbox_query(query, arg_text(source));
 	disable_timeout(STATEMENT_TIMEOUT, false);
-	SPI_finish();
-	PopActiveSnapshot();
-	CommitTransactionCommand();
+	commit();
 }
 
 /* Starts a process for each source for which more is to be done. */
 static void
 start_others(void)
 {
-	StartTransactionCommand();
-	PushActiveSnapshot(GetTransactionSnapshot());
-	SPI_connect();
+	begin();
 	outbox_query(
 		"SELECT f.name FROM outbox.followed f"
 		" WHERE f.lost = 'restored'"
 		" AND (f.anew_at IS NULL OR f.anew_at <= pg_catalog.now())"
 		" OR EXISTS (SELECT FROM outbox.forgotten g WHERE f.name = ANY (g.sources))");
 	for (uint64 i = 0; i < SPI_processed; i++)
-		start(MyDatabaseId, SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1),
-			  NULL);
-	SPI_finish();
-	PopActiveSnapshot();
-	CommitTransactionCommand();
+		start(SPI_getvalue(SPI_tuptable->vals[i], SPI_tuptable->tupdesc, 1), NULL);
+	commit();
 }
 
 /* The process. */

@@ -366,9 +366,9 @@ write_rows(int piece)
 		put_time(&rows, a->times.connect);
 		put_time(&rows, a->times.tls);
 		put_time(&rows, a->times.first_byte);
-		put_if(&rows, a->error, CStringGetTextDatum(a->error));
-		put_if(&rows, a->head, CStringGetTextDatum(a->head));
-		put_if(&rows, a->body, CStringGetTextDatum(a->body));
+		put_text(&rows, a->error);
+		put_text(&rows, a->head);
+		put_text(&rows, a->body);
 	}
 	if (rows.n > 0)
 		outbox_append_rows(outbox_table_oid(OUTBOX_TABLE_ATTEMPT_LOG_0 + piece), &rows);
