@@ -5,8 +5,8 @@
 
 -- Pieces 0 to 2 have buckets of five minutes and are used for a day each, 3 to 5 buckets of an
 -- hour for 45 days.  Which one follows from the time, and the worker empties it before.
--- A row has those of a block of endpoints that one worker serves: their numbers, divided by 32, are
--- the block.  An endpoint that is mostly quiet would pay for a row of its own more than for a delivery.
+-- A row has the figures of endpoints that one worker serves, and whose numbers, divided by 32, are
+-- its block.  An endpoint that is mostly quiet would pay for a row of its own more than for a delivery.
 CREATE TABLE outbox.figures (
     piece           int2 NOT NULL,
     block           int4 NOT NULL,

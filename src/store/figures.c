@@ -2,9 +2,9 @@
  * figures.c
  *	  Owns outbox.figures: figures of endpoints, in buckets of five minutes and of an hour.
  *
- * A bucket is counted in memory (tally.c), and written once it has ended.  A row has those of
- * a block of endpoints that one worker serves.  Others of the same block and time are added to
- * the row, as those of another bucket of the same hour.  A crash loses the open buckets.
+ * A bucket is counted in memory (tally.c), and written once it has ended.  A row has the
+ * figures of a block of endpoints that one worker serves.  Later ones of the same block and
+ * time are added to it, as the next bucket of the hour is.  A crash loses the open buckets.
  * Figures of the whole database have the endpoint 0.
  *
  * The table has three pieces for each width, used in turn: which one follows from the time of
