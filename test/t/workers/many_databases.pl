@@ -112,6 +112,7 @@ foreach my $n (1 .. $served)
 {
 	ask("CREATE DATABASE e$n");
 	ask('CREATE EXTENSION outbox', "e$n");
+	ask("SELECT outbox.create_endpoint('all', '" . $receiver->url("/ok/e$n") . "')", "e$n");
 }
 ok( wait_sql(
 		$node, "SELECT count(DISTINCT datname) = $served AND count(*) = $served FROM pg_stat_activity"
