@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "aws_json.h"
 #include "aws_xml.h"
+#include "base/json_read.h"
 
 /* The list that the reader is in, by the meaning of its entries */
 typedef enum List
@@ -139,40 +139,43 @@ list_named(const Reader *r, const char *name)
 }
 
 static void
-take_json(void *arg, int depth, const char *name, AwsJsonKind kind, const char *value)
+take_json(void *arg, const OutboxJsonItem *item)
 {
-	Reader *r = arg;
+	Reader	   *r = arg;
+	const char *name = item->name;
+	bool		number = item->kind == OUTBOX_JSON_NUMBER;
+	bool		string = item->kind == OUTBOX_JSON_STRING;
 
-	if (depth == 1 && kind == AWS_JSON_BEGIN_ARRAY)
+	if (item->depth == 1 && item->kind == OUTBOX_JSON_BEGIN_ARRAY)
 	{
 		r->list = list_named(r, name);
 		if (r->list == BY_PLACE && r->any_list)
 			r->answer->contradicts = true;
 		r->any_list = r->any_list || r->list != NO_LIST;
 	}
-	else if (depth == 1 && kind == AWS_JSON_END_ARRAY)
+	else if (item->depth == 1 && item->kind == OUTBOX_JSON_END_ARRAY)
 		r->list = NO_LIST;
-	else if (depth == 1 && kind == AWS_JSON_STRING)
+	else if (item->depth == 1 && string)
 	{
 		if (strcmp(name, "__type") == 0)
-			copy_code(r->answer->code, value);
+			copy_code(r->answer->code, item->value);
 		else if (strcmp(name, "message") == 0 || strcmp(name, "Message") == 0)
-			copy_words(r->answer->words, AWS_WORDS, value);
+			copy_words(r->answer->words, AWS_WORDS, item->value);
 	}
-	else if (depth == 1 && kind == AWS_JSON_OTHER &&
+	else if (item->depth == 1 && number &&
 			 (strcmp(name, "FailedRecordCount") == 0 ||
 			  strcmp(name, "FailedEntryCount") == 0))
-		r->nfailed = strtol(value, NULL, 10);
+		r->nfailed = strtol(item->value, NULL, 10);
 	else if (r->list == NO_LIST)
 		return;
-	else if (depth == 2 && kind == AWS_JSON_BEGIN_OBJECT)
+	else if (item->depth == 2 && item->kind == OUTBOX_JSON_BEGIN_OBJECT)
 		begin_entry(r);
-	else if (depth == 2 && kind == AWS_JSON_END_OBJECT)
+	else if (item->depth == 2 && item->kind == OUTBOX_JSON_END_OBJECT)
 		end_entry(r);
-	else if (depth == 2)
+	else if (item->depth == 2)
 		r->answer->contradicts = true;
-	else if (depth == 3 && (kind == AWS_JSON_STRING || kind == AWS_JSON_OTHER))
-		take_member(r, name, strcmp(value, "null") == 0 ? "" : value);
+	else if (item->depth == 3 && (string || number || item->kind == OUTBOX_JSON_WORD))
+		take_member(r, name, strcmp(item->value, "null") == 0 ? "" : item->value);
 }
 
 /* ------------------------------------------------------------------ XML */
@@ -229,7 +232,7 @@ aws_answer_read(const AwsTarget *t, int status, const char *data, size_t len, in
 	answer->code[0] = answer->words[0] = '\0';
 	memset(answer->entries, 0, n * sizeof(answer->entries[0]));
 	well_formed = t->service == AWS_SNS ? aws_xml_read(data, len, take_xml, &r) :
-										  aws_json_read(data, len, take_json, &r);
+										  outbox_json_read(data, len, take_json, &r);
 	answer->contradicts = good && well_formed && r.any_list &&
 		(answer->contradicts || !places_are_certain(&r));
 	answer->ok = good && well_formed && r.any_list && !answer->contradicts &&

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "aws_json.h"
+#include "base/json_read.h"
 
 #define ATTRIBUTES_MAX 10
 #define GROUP_MAX 128		  /* characters */
@@ -220,7 +220,7 @@ write_event(const AwsTarget *t, const char *source, const OutboxMessage *m, AwsT
 	if (len > DETAIL_TYPE_MAX)
 		return "its type is longer than 128 bytes";
 	if (m->body_len == 0 || m->body[strspn(m->body, " \t\r\n")] != '{' ||
-		!aws_json_read(m->body, m->body_len, NULL, NULL))
+		!outbox_json_read(m->body, m->body_len, NULL, NULL))
 		return "its body is no JSON object";
 	*bytes += TIME_BYTES + strlen(source) + len + strlen("urn:uuid:") + strlen(m->id);
 	aws_add_text(out, "{\"Source\":");

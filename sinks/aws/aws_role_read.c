@@ -75,10 +75,10 @@ take(AwsRoleAnswer *a, const char *name, const char *value)
 }
 
 static void
-take_json(void *arg, int depth, const char *name, AwsJsonKind kind, const char *value)
+take_json(void *arg, const OutboxJsonItem *item)
 {
-	if (depth == 1 && kind == AWS_JSON_STRING)
-		take(arg, name, value);
+	if (item->depth == 1 && item->kind == OUTBOX_JSON_STRING)
+		take(arg, item->name, item->value);
 }
 
 static void
@@ -94,7 +94,7 @@ take_xml(void *arg, char path[][AWS_XML_NAME], int depth, bool begins, const cha
 static const char *
 check(const AwsRoleAnswer *a)
 {
-	const size_t longest = AWS_JSON_VALUE - 2;
+	const size_t longest = AWS_ROLE_TEXT - 2;
 
 	if (!aws_role_is_word(a->access_key_id, strlen(a->access_key_id), longest) ||
 		!aws_role_is_word(a->secret_access_key, strlen(a->secret_access_key), longest) ||
@@ -109,7 +109,7 @@ const char *
 aws_role_read_json(const char *data, size_t len, AwsRoleAnswer *a)
 {
 	memset(a, 0, sizeof(*a));
-	return aws_json_read(data, len, take_json, a) ? check(a) : "the answer is no JSON";
+	return outbox_json_read(data, len, take_json, a) ? check(a) : "the answer is no JSON";
 }
 
 const char *

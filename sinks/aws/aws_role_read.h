@@ -9,13 +9,15 @@
 #include <stddef.h>
 #include <sys/socket.h>
 
-#include "aws_json.h"
+#include "base/json_read.h"
+
+#define AWS_ROLE_TEXT 8192 /* bytes of a text of it, with the zero behind */
 
 typedef struct AwsRoleAnswer
 {
-	char	  access_key_id[AWS_JSON_VALUE];
-	char	  secret_access_key[AWS_JSON_VALUE];
-	char	  session_token[AWS_JSON_VALUE];
+	char	  access_key_id[AWS_ROLE_TEXT];
+	char	  secret_access_key[AWS_ROLE_TEXT];
+	char	  session_token[AWS_ROLE_TEXT];
 	long long expires; /* unix time, s */
 	char	  code[64];
 } AwsRoleAnswer;

@@ -4,7 +4,7 @@
  *
  * The first byte chooses the service and the number of entries.
  *
- * links: sinks/aws/aws_answer.c sinks/aws/aws_json.c sinks/aws/aws_target.c sinks/aws/aws_xml.c
+ * links: sinks/aws/aws_answer.c src/base/json_read.c sinks/aws/aws_target.c sinks/aws/aws_xml.c
  */
 #include "../../sinks/aws/aws_answer.h"
 #include "fuzz.h"

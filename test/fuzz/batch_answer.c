@@ -2,7 +2,7 @@
  * batch_answer.c
  *	  Fuzz target: the body of a 2xx answer to a batch.
  *
- * links: src/format/batch_answer.c
+ * links: src/base/json_read.c src/format/batch_answer.c
  */
 #include "format/batch_answer.h"
 #include "fuzz.h"

@@ -2,14 +2,14 @@
  * test_aws.c
  *	  ARNs, entries, answers and codes of AWS are read and written as AWS has them (TAP).
  *
- * links: sinks/aws/aws_answer.c sinks/aws/aws_entry.c sinks/aws/aws_json.c sinks/aws/aws_target.c sinks/aws/aws_text.c sinks/aws/aws_xml.c
+ * links: sinks/aws/aws_answer.c sinks/aws/aws_entry.c src/base/json_read.c sinks/aws/aws_target.c sinks/aws/aws_text.c sinks/aws/aws_xml.c
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "../../sinks/aws/aws_answer.h"
 #include "../../sinks/aws/aws_entry.h"
-#include "../../sinks/aws/aws_json.h"
+#include "base/json_read.h"
 #include "tap.h"
 
 #define ACCOUNT "123456789012"
@@ -204,11 +204,11 @@ test_texts(void)
 		ok(aws_is_xml_text(texts[i].text, strlen(texts[i].text)) == texts[i].good,
 		   "characters of XML", texts[i].good ? "yes" : "no", "");
 	for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++)
-		ok(aws_json_read(good[i], strlen(good[i]), NULL, NULL), "JSON", good[i], "");
+		ok(outbox_json_read(good[i], strlen(good[i]), NULL, NULL), "JSON", good[i], "");
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
-		ok(!aws_json_read(bad[i], strlen(bad[i]), NULL, NULL), "no JSON", bad[i], "");
+		ok(!outbox_json_read(bad[i], strlen(bad[i]), NULL, NULL), "no JSON", bad[i], "");
 	memset(deep, '[', sizeof(deep));
-	ok(!aws_json_read(deep, sizeof(deep), NULL, NULL), "too deep", "", "");
+	ok(!outbox_json_read(deep, sizeof(deep), NULL, NULL), "too deep", "", "");
 }
 
 /* Each entry of the answer: "+" stored, "-" not, "!" the sender's fault, "?" not named; "x": no answer of the service */

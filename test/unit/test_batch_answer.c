@@ -2,12 +2,13 @@
  * test_batch_answer.c
  *	  An answer to a batch acknowledges the events that it says, and no others (TAP).
  *
- * links: src/format/batch_answer.c
+ * links: src/base/json_read.c src/format/batch_answer.c
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json_read.h"
 #include "format/batch_answer.h"
 
 static int tests;
@@ -80,6 +81,7 @@ int
 main(void)
 {
 	char			  deep[1000];
+	char			 *long_name;
 	static const char whole[] =
 		" { \"a\" : [ 1 , { \"b\" : -0.5e+3 } , [ ] , { } ] , \"batchItemFailures\" : "
 		"[ { \"x\" : null , \"itemIdentifier\" : \"a\\u002Db\" } ] , \"c\" : \"\\\"}\" } ";
@@ -148,6 +150,7 @@ main(void)
 	malformed("{ok}");
 	malformed("{\"batchItemFailures\":{}}");
 	malformed("{\"batchItemFailures\":\"a\"}");
+	malformed("{\"batchItemFailures\":\"null\"}");
 	malformed("{\"batchItemFailures\":0}");
 	malformed("{\"batchItemFailures\":false}");
 	malformed("{\"batchItemFailures\":nil}");
@@ -175,18 +178,23 @@ main(void)
 	memcpy(deep + 41 + 64, "\"}]}", 5);
 	ok(judge(deep, strlen(deep)) == OUTBOX_ANSWER_SOME && strlen(names) == 64,
 	   "a name of 64 bytes");
-	memcpy(deep + 41 + 64, "a\"}]}", 6);
-	ok(judge(deep, strlen(deep)) == OUTBOX_ANSWER_MALFORMED, "a name of 65 bytes");
+	long_name = calloc(1, OUTBOX_JSON_VALUE + 100);
+	memset(long_name, 'a', OUTBOX_JSON_VALUE + 50);
+	memcpy(long_name, "{\"batchItemFailures\":[{\"itemIdentifier\":\"", 41);
+	strcat(long_name, "\"}]}");
+	ok(judge(long_name, strlen(long_name)) == OUTBOX_ANSWER_MALFORMED && !names[0],
+	   "a name of which only a part is kept");
+	free(long_name);
 
 	/* Depth is bounded. */
 	memcpy(deep, "{\"a\":", 5);
+	memset(deep + 5, '[', 63);
+	memset(deep + 5 + 63, ']', 63);
+	memcpy(deep + 5 + 126, "}", 2);
+	ok(judge(deep, strlen(deep)) == OUTBOX_ANSWER_ALL, "64 levels");
 	memset(deep + 5, '[', 64);
 	memset(deep + 5 + 64, ']', 64);
 	memcpy(deep + 5 + 128, "}", 2);
-	ok(judge(deep, strlen(deep)) == OUTBOX_ANSWER_ALL, "64 levels");
-	memset(deep + 5, '[', 65);
-	memset(deep + 5 + 65, ']', 65);
-	memcpy(deep + 5 + 130, "}", 2);
 	ok(judge(deep, strlen(deep)) == OUTBOX_ANSWER_MALFORMED, "65 levels");
 
 	printf("1..%d\n", tests);

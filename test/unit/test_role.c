@@ -2,7 +2,7 @@
  * test_role.c
  *	  What services that give out keys may say, and where they may be (TAP).
  *
- * links: sinks/aws/aws_json.c sinks/aws/aws_role_read.c sinks/aws/aws_xml.c
+ * links: src/base/json_read.c sinks/aws/aws_role_read.c sinks/aws/aws_xml.c
  */
 #include <arpa/inet.h>
 #include <stdlib.h>
@@ -82,7 +82,7 @@ test_keys(void)
 	}
 
 	/* A token that does not fit is no token, rather than a part of one. */
-	for (int size = AWS_JSON_VALUE - 3; size <= AWS_JSON_VALUE + 1; size++)
+	for (int size = AWS_ROLE_TEXT - 3; size <= AWS_ROLE_TEXT + 1; size++)
 	{
 		int n = sprintf(
 			longest,
@@ -91,7 +91,7 @@ test_keys(void)
 		memset(longest + n, 'x', (size_t) size);
 		strcpy(longest + n + size, "\"}");
 		ok((aws_role_read_json(longest, strlen(longest), &answer) == NULL) ==
-			   (size <= AWS_JSON_VALUE - 2),
+			   (size <= AWS_ROLE_TEXT - 2),
 		   "a long token", "", "");
 	}
 	free(longest);
