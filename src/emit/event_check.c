@@ -7,10 +7,17 @@
  */
 #include "base/outbox.h"
 
+#include "access/genam.h"
+#include "access/table.h"
 #include "lib/stringinfo.h"
 #include "mb/pg_wchar.h"
 #include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
 #include "utils/jsonb.h"
+#include "utils/lsyscache.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
 
 #include "base/encoding.h"
 #include "base/json_text.h"
@@ -19,7 +26,6 @@
 #include "base/version.h"
 #include "emit/emit.h"
 #include "emit/emit_topics.h"
-#include "emit/event_types.h"
 #include "log/event_stamp.h"
 
 /* As much of a value as fits into a message: at most 100 bytes. */
@@ -151,13 +157,38 @@ check_allowed(const text *topic)
 				 "The owner of the extension can allow it: outbox.grant_emit(role, topics).")));
 }
 
+/*
+ * True if outbox.event_types lists the topic.  With the latest snapshot, not the
+ * transaction's: a REPEATABLE READ transaction that is older than a change must not emit what
+ * is not listed any more.
+ */
+static bool
+is_listed(const char *topic, size_t len)
+{
+	Relation	rel = outbox_table_open("event_types", AccessShareLock);
+	Oid			index = get_relname_relid("event_types_pkey", RelationGetNamespace(rel));
+	Snapshot	snapshot = RegisterSnapshot(GetLatestSnapshot());
+	ScanKeyData key;
+	SysScanDesc scan;
+	bool		found;
+
+	ScanKeyInit(&key, 1 /* topic */, BTEqualStrategyNumber, F_TEXTEQ,
+				PointerGetDatum(cstring_to_text_with_len(topic, len)));
+	scan = systable_beginscan(rel, index, OidIsValid(index), snapshot, 1, &key);
+	found = HeapTupleIsValid(systable_getnext(scan));
+	systable_endscan(scan);
+	UnregisterSnapshot(snapshot);
+	table_close(rel, AccessShareLock);
+	return found;
+}
+
 static void
 check_listed(const text *topic)
 {
 	const char *data = VARDATA_ANY(topic);
 	size_t		len = VARSIZE_ANY_EXHDR(topic);
 
-	if (!outbox_topic_reserved(data, len) && !outbox_event_type_listed(data, len))
+	if (!outbox_topic_reserved(data, len) && !is_listed(data, len))
 		ereport(
 			ERROR,
 			(OUTBOX_INVALID("topic"),

@@ -351,7 +351,7 @@ typedef struct OutboxQueue
 
 /*
  * The endpoint's rows in outbox.parked.  Written by endpoint.c, parked_look.c, parking.c,
- * reader.c, kept_limit.c and kept_size.c.
+ * reader.c and kept_limit.c.
  */
 typedef struct OutboxParkedRows
 {

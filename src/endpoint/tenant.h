@@ -30,7 +30,7 @@ typedef struct OutboxKeptLimit
 	OutboxKeptMost most;
 
 	int64 rows;
-	int64 sized;	/* rows whose bytes were read, and that are there (kept_size.c) */
+	int64 sized;	/* rows whose bytes were read, and that are there (kept_limit.c) */
 	int64 bytes;	/* of these */
 	int64 changed;	/* rows that came or went since, whose bytes are guessed */
 	bool  complete; /* true if the bytes of all rows were read */

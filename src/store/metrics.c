@@ -1,15 +1,18 @@
 /*
  * metrics.c
- *	  Owns the figures of endpoints in outbox.metrics(): the sums of all, and the
- *	  figures of the endpoints that most need attention.
+ *	  Owns the figures of endpoints and tenants in outbox.metrics(): the sums of all, and
+ *	  the figures of the endpoints that most need attention, and of the tenants that get
+ *	  most or fail most.
  *
  * Only figures that the workers have published are read, so a scrape costs about a
  * microsecond for each endpoint, and nothing for the events that wait.
  */
 #include "base/outbox.h"
 
+#include "catalog/pg_collation.h"
 #include "catalog/pg_type.h"
 #include "funcapi.h"
+#include "nodes/execnodes.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/tuplestore.h"
@@ -19,7 +22,73 @@
 #include "endpoint/endpoint_stats.h"
 #include "endpoint/tally.h"
 #include "server/shmem.h"
-#include "store/series.h"
+
+#define SERIES_COLUMNS 4
+
+/* Whose figures are put. */
+typedef struct Series
+{
+	ReturnSetInfo *rsinfo;
+	TimestampTz	   now;
+	const char	  *prefix; /* of all metrics */
+	Datum		   of; /* the first column (0: NULL, which means all, or all others) */
+} Series;
+
+/* 'label' NULL: none. */
+static void
+put(const Series *series, const char *metric, const char *label, double value)
+{
+	Datum values[SERIES_COLUMNS] = {series->of,
+									PointerGetDatum(cstring_to_text(
+										psprintf("%s%s", series->prefix, metric))),
+									label ? CStringGetTextDatum(label) : (Datum) 0,
+									Float8GetDatum(value)};
+	bool  nulls[SERIES_COLUMNS] = {series->of == (Datum) 0, false, label == NULL, false};
+
+	tuplestore_putvalues(series->rsinfo->setResult, series->rsinfo->setDesc, values,
+						 nulls);
+}
+
+/* Seconds since 'at'.  0: not known, so there is no row. */
+static void
+put_age(const Series *series, const char *metric, TimestampTz at)
+{
+	if (at != 0)
+		put(series, metric, NULL, Max(series->now - at, 0) / (double) USECS_PER_SEC);
+}
+
+/* Rows that are being counted have no series. */
+static void
+put_waiting(const Series *series, const OutboxWaiting *waiting)
+{
+	put(series, "deliveries", "pending", waiting->pending);
+	put(series, "deliveries", "processing", waiting->processing);
+	if (waiting->dead >= 0)
+	{
+		put(series, "deliveries", "retrying", waiting->retrying);
+		put(series, "deliveries", "blocked", waiting->blocked);
+		put(series, "deliveries", "dead", waiting->dead);
+	}
+	put_age(series, "oldest_pending_seconds", waiting->oldest_pending_at);
+}
+
+static void
+add_waiting(OutboxWaiting *to, const OutboxWaiting *waiting)
+{
+	bool known = to->dead >= 0 && waiting->dead >= 0;
+
+	to->pending += waiting->pending;
+	to->processing += waiting->processing;
+	to->retrying += waiting->retrying;
+	to->blocked += waiting->blocked;
+	to->dead = known ? to->dead + waiting->dead : -1;
+	if (waiting->oldest_pending_at != 0 &&
+		(to->oldest_pending_at == 0 ||
+		 waiting->oldest_pending_at < to->oldest_pending_at))
+		to->oldest_pending_at = waiting->oldest_pending_at;
+}
+
+/* ----------------------------------------------------------- endpoints */
 
 #define MOST_SERIES 10000
 
@@ -41,13 +110,13 @@ typedef struct Sums
 } Sums;
 
 static void
-put_latency(const OutboxSeries *series, const OutboxStats *s)
+put_latency(const Series *series, const OutboxStats *s)
 {
 	if (s->latency_p50_ms < 0)
 		return;
-	outbox_series_put(series, "latency_seconds", "0.5", s->latency_p50_ms / 1000);
-	outbox_series_put(series, "latency_seconds", "0.95", s->latency_p95_ms / 1000);
-	outbox_series_put(series, "latency_seconds", "0.99", s->latency_p99_ms / 1000);
+	put(series, "latency_seconds", "0.5", s->latency_p50_ms / 1000);
+	put(series, "latency_seconds", "0.95", s->latency_p95_ms / 1000);
+	put(series, "latency_seconds", "0.99", s->latency_p99_ms / 1000);
 }
 
 /*
@@ -57,41 +126,38 @@ put_latency(const OutboxSeries *series, const OutboxStats *s)
 static void
 put_endpoint(ReturnSetInfo *rsinfo, const OutboxStats *s, TimestampTz now)
 {
-	OutboxSeries series = {rsinfo, now, "outbox_endpoint_",
-						   Int32GetDatum(s->key.endpoint_id)};
+	Series series = {rsinfo, now, "outbox_endpoint_", Int32GetDatum(s->key.endpoint_id)};
 
-	outbox_series_put(&series, "state", outbox_endpoint_states[s->state], 1);
-	outbox_series_put_age(&series, "state_seconds", s->state_since);
-	outbox_series_put_waiting(&series, &s->waiting);
-	outbox_series_put_age(&series, "last_success_seconds", s->last_success_at);
+	put(&series, "state", outbox_endpoint_states[s->state], 1);
+	put_age(&series, "state_seconds", s->state_since);
+	put_waiting(&series, &s->waiting);
+	put_age(&series, "last_success_seconds", s->last_success_at);
 	put_latency(&series, s);
 	for (int c = 0; c <= OUTBOX_COUNT_CANCELLED; c++)
 		if (s->counters[c] != 0 || outbox_counter_names[c].label == NULL)
-			outbox_series_put(&series, outbox_counter_names[c].metric,
-							  outbox_counter_names[c].label, s->counters[c]);
+			put(&series, outbox_counter_names[c].metric, outbox_counter_names[c].label,
+				s->counters[c]);
 }
 
 static void
-put_sums(const OutboxSeries *series, const Sums *sums)
+put_sums(const Series *series, const Sums *sums)
 {
 	for (size_t i = 0; i < lengthof(outbox_endpoint_states); i++)
-		outbox_series_put(series, "endpoints", outbox_endpoint_states[i],
-						  sums->states[i]);
-	outbox_series_put(series, "endpoints", "unknown", sums->unknown);
-	outbox_series_put_waiting(series, &sums->waiting);
+		put(series, "endpoints", outbox_endpoint_states[i], sums->states[i]);
+	put(series, "endpoints", "unknown", sums->unknown);
+	put_waiting(series, &sums->waiting);
 }
 
 static void
-put_totals(const OutboxSeries *series)
+put_totals(const Series *series)
 {
 	OutboxDatabase *db = outbox_database_slot(MyDatabaseId, false);
 
 	if (db == NULL || !db->totals_known)
 		return;
 	for (int c = 0; c < OUTBOX_COUNTERS; c++)
-		outbox_series_put(series, outbox_counter_names[c].metric,
-						  outbox_counter_names[c].label,
-						  (double) pg_atomic_read_u64(&db->durable_totals[c]));
+		put(series, outbox_counter_names[c].metric, outbox_counter_names[c].label,
+			(double) pg_atomic_read_u64(&db->durable_totals[c]));
 }
 
 /* True if 'a' needs attention more than 'b'. */
@@ -156,7 +222,7 @@ OUTBOX_FUNCTION(outbox_endpoint_series_1_0, 2)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	int			   most = Min(Max(PG_GETARG_INT32(1), 0), MOST_SERIES);
-	OutboxSeries   all = {rsinfo, GetCurrentTimestamp(), "outbox_", 0};
+	Series		   all = {rsinfo, GetCurrentTimestamp(), "outbox_", 0};
 	Rank		  *ranks = palloc(sizeof(Rank) * (most + 1));
 	Sums		   sums = {0};
 	int			   n = 0;
@@ -165,7 +231,7 @@ OUTBOX_FUNCTION(outbox_endpoint_series_1_0, 2)
 	OutboxStats	   s;
 
 	InitMaterializedSRF(fcinfo, 0);
-	outbox_expect_columns(fcinfo, rsinfo->setDesc, OUTBOX_SERIES_COLUMNS);
+	outbox_expect_columns(fcinfo, rsinfo->setDesc, SERIES_COLUMNS);
 	deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), INT4OID, 4, true, TYPALIGN_INT, &ids,
 					  NULL, &nids);
 	for (int i = 0; i < nids; i++)
@@ -179,7 +245,7 @@ OUTBOX_FUNCTION(outbox_endpoint_series_1_0, 2)
 			continue;
 		}
 		sums.states[s.state]++;
-		outbox_waiting_add(&sums.waiting, &s.waiting);
+		add_waiting(&sums.waiting, &s.waiting);
 		r = rank_of(&s);
 		if (most > 0)
 			insert(ranks, &n, most, &r);
@@ -189,5 +255,132 @@ OUTBOX_FUNCTION(outbox_endpoint_series_1_0, 2)
 	for (int i = 0; i < n; i++)
 		if (outbox_stats_fetch(MyDatabaseId, ranks[i].endpoint_id, &s))
 			put_endpoint(rsinfo, &s, all.now);
+	return (Datum) 0;
+}
+
+/* ------------------------------------------------------------- tenants */
+
+/*
+ * All of them are gauges: a sum over endpoints goes down when one is dropped, and so does that
+ * of the others when a tenant leaves them.
+ */
+#define MOST_TENANTS 1000
+
+typedef struct Tenant
+{
+	Datum		  name; /* 0: all others */
+	bool		  shown;
+	double		  delivered; /* a second, over the last minute */
+	double		  failed;
+	OutboxWaiting waiting;
+} Tenant;
+
+static void
+put_tenant(ReturnSetInfo *rsinfo, const Tenant *t, TimestampTz now)
+{
+	Series series = {rsinfo, now, "outbox_tenant_", t->name};
+
+	put(&series, "delivered_per_second", NULL, t->delivered);
+	put(&series, "failed_attempts_per_second", NULL, t->failed);
+	put_waiting(&series, &t->waiting);
+}
+
+static void
+add_figures(Tenant *to, double delivered, double failed, const OutboxWaiting *waiting)
+{
+	to->delivered += delivered;
+	to->failed += failed;
+	add_waiting(&to->waiting, waiting);
+}
+
+static void
+add_endpoint(Tenant *to, int32 id, TimestampTz now)
+{
+	OutboxStats s;
+
+	if (outbox_stats_fetch(MyDatabaseId, id, &s))
+		add_figures(to, outbox_endpoint_stats_rate(s.recent, s.recent_second, now),
+					outbox_endpoint_stats_rate(s.recent_failed, s.recent_second, now),
+					&s.waiting);
+}
+
+/*
+ * The order of the rate of failures (true), or of deliveries.  Equal ones come in the order of
+ * the names, which is that of the array.
+ */
+static int
+by_rate(const void *a, const void *b, void *failures)
+{
+	const Tenant *x = *(Tenant *const *) a;
+	const Tenant *y = *(Tenant *const *) b;
+	double		  p = *(bool *) failures ? x->failed : x->delivered;
+	double		  q = *(bool *) failures ? y->failed : y->delivered;
+
+	if (p != q)
+		return p > q ? -1 : 1;
+	return x < y ? -1 : 1;
+}
+
+/* The first 'most' of each order are shown, and of the failing ones only if any failed. */
+static void
+choose(Tenant **tenants, int n, int most)
+{
+	bool failures = true;
+
+	qsort_arg(tenants, n, sizeof(*tenants), by_rate, &failures);
+	for (int i = 0; i < Min(n, most) && tenants[i]->failed > 0; i++)
+		tenants[i]->shown = true;
+	failures = false;
+	qsort_arg(tenants, n, sizeof(*tenants), by_rate, &failures);
+	for (int i = 0; i < Min(n, most); i++)
+		tenants[i]->shown = true;
+}
+
+/*
+ * tenant_series(ids int[], tenants text[], top int): rows of outbox.metrics().  The tenant
+ * of ids[n] is tenants[n], and the endpoints of one tenant are beside one another.
+ */
+OUTBOX_FUNCTION(outbox_tenant_series_1_0, 3)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	int			   most = Min(Max(PG_GETARG_INT32(2), 0), MOST_TENANTS);
+	TimestampTz	   now = GetCurrentTimestamp();
+	Tenant		   others = {0};
+	Tenant		  *all;
+	Tenant		 **order;
+	Datum		  *ids;
+	Datum		  *names;
+	int			   nids;
+	int			   nnames;
+	int			   n = 0;
+
+	InitMaterializedSRF(fcinfo, 0);
+	outbox_expect_columns(fcinfo, rsinfo->setDesc, SERIES_COLUMNS);
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), INT4OID, 4, true, TYPALIGN_INT, &ids,
+					  NULL, &nids);
+	deconstruct_array(PG_GETARG_ARRAYTYPE_P(1), TEXTOID, -1, false, TYPALIGN_INT, &names,
+					  NULL, &nnames);
+	nids = Min(nids, nnames);
+	all = palloc0(sizeof(*all) * Max(nids, 1));
+	order = palloc(sizeof(*order) * Max(nids, 1));
+	for (int i = 0; i < nids; i++)
+	{
+		CHECK_FOR_INTERRUPTS();
+		if (i == 0 ||
+			!DatumGetBool(DirectFunctionCall2Coll(texteq, C_COLLATION_OID, names[i],
+												  all[n - 1].name)))
+		{
+			order[n] = &all[n];
+			all[n++].name = names[i];
+		}
+		add_endpoint(&all[n - 1], DatumGetInt32(ids[i]), now);
+	}
+	choose(order, n, most);
+	for (int i = 0; i < n; i++)
+		if (all[i].shown)
+			put_tenant(rsinfo, &all[i], now);
+		else
+			add_figures(&others, all[i].delivered, all[i].failed, &all[i].waiting);
+	put_tenant(rsinfo, &others, now);
 	return (Datum) 0;
 }

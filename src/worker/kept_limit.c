@@ -11,6 +11,11 @@
  *
  * Rows and memory of an endpoint change together, so the number of rows is exact.  It
  * changes when commands are carried out, so a tenant whose commands wait is left alone.
+ *
+ * The size of each row is not known.  So the sizes of all rows are read once, in slices, and
+ * afterwards the ones of new rows, which have higher numbers.  A row that goes is taken to
+ * have the mean size, because its own is not known any more.  If many rows have gone or come
+ * out of order, all sizes are read again.
  */
 #include "base/outbox.h"
 
@@ -23,12 +28,17 @@
 #include "log/kept.h"
 #include "log/transaction.h"
 #include "worker/kept_limit.h"
-#include "worker/kept_size.h"
 #include "worker/loop.h"
 
 /* µs between two looks at all tenants, and while rows are given up. */
 #define LOOK_EVERY (1 * USECS_PER_SEC)
 #define AGAIN_AFTER (100 * 1000)
+
+/* Rows whose sizes are read at a time. */
+#define SLICE_ROWS 300
+
+/* All sizes are read again after 1/GUESSED of them were guessed. */
+#define GUESSED 8
 
 /* Rows that one look gives up of a tenant at most; by their age. */
 #define AT_ONCE 500
@@ -40,6 +50,21 @@
  */
 #define STEP_TIME (5 * 1000)
 #define REST 19
+
+/* In SQL: the oldest rows p of the endpoints $1 behind the numbers $2, up to $3 of each. */
+#define OLDEST_ROWS \
+	" FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2))" \
+	" WITH ORDINALITY i(id, seq, n) CROSS JOIN LATERAL" \
+	" (SELECT k.seq, k.event_id FROM outbox.parked k WHERE k.endpoint_id = i.id" \
+	" AND k.seq > i.seq AND k.status <> 'cancelled' ORDER BY k.seq LIMIT $3) p"
+
+/* The bytes of an event and its row p; about, without indexes. */
+#define SIZE_OF_ROW \
+	"(SELECT 256 + COALESCE(pg_catalog.pg_column_size(a.payload), 0)" \
+	" + COALESCE(pg_catalog.pg_column_size(a.body), 0)" \
+	" + COALESCE(pg_catalog.pg_column_size(a.headers), 0)" \
+	" + 2 * COALESCE(pg_catalog.pg_column_size(a.key), 0)" \
+	" FROM outbox.all_events a WHERE a.seq = p.seq AND a.id = p.event_id LIMIT 1)"
 
 static TimestampTz look_at;
 static int		   next;	 /* in the roster: whose tenant's turn it is */
@@ -63,6 +88,16 @@ typedef struct Excess
 	TimestampTz old;
 } Excess;
 
+/* Returns how many bytes are kept.  Rows whose size was not read count as the others. */
+static int64
+bytes_kept(const OutboxTenant *t)
+{
+	const OutboxKeptLimit *kept = t->kept;
+
+	return kept->sized > 0 ? (int64) ((double) kept->bytes / kept->sized * kept->rows) :
+							 0;
+}
+
 TimestampTz
 outbox_kept_limit_due(void)
 {
@@ -76,7 +111,7 @@ outbox_kept_limit_has_room(const OutboxEndpoint *ep)
 
 	if (t == NULL || t->kept == NULL)
 		return true;
-	if (t->kept->most.bytes > 0 && outbox_kept_size(t) > t->kept->most.bytes)
+	if (t->kept->most.bytes > 0 && bytes_kept(t) > t->kept->most.bytes)
 		return false;
 	return t->kept->most.rows == 0 || t->kept->rows < t->kept->most.rows + 2 * AT_ONCE;
 }
@@ -132,6 +167,92 @@ numbers_of(const Candidates *c)
 	return outbox_array(ids, c->n, INT4OID);
 }
 
+/* --------------------------------------------------------------- sizes */
+
+/* Rows of so many bytes were given up. */
+static void
+leave(OutboxTenant *t, int64 rows, int64 bytes)
+{
+	OutboxKeptLimit *kept = t->kept;
+
+	if (kept->most.bytes == 0 || bytes == 0)
+		return;
+	kept->rows -= rows;
+	kept->sized = Max(kept->sized - rows, 0);
+	kept->bytes = Max(kept->bytes - bytes, 0);
+}
+
+static void
+begin_again(OutboxKeptLimit *kept, const Candidates *c)
+{
+	for (int i = 0; i < c->n; i++)
+		c->endpoints[i]->table->sized = 0;
+	kept->sized = kept->bytes = kept->changed = 0;
+	kept->complete = false;
+}
+
+/* Rows that have gone since are taken to have the mean size. */
+static void
+notice_gone(OutboxKeptLimit *kept)
+{
+	if (kept->rows >= kept->sized)
+		return;
+	kept->changed += kept->sized - kept->rows;
+	kept->bytes = (int64) ((double) kept->bytes / kept->sized * kept->rows);
+	kept->sized = kept->rows;
+}
+
+/*
+ * The endpoints come one after another, each from its own place on.  The inner LIMIT is
+ * for the planner, which without statistics would read all rows of one endpoint.
+ */
+static void
+read_sizes(const Candidates *c, Datum ids)
+{
+	static SPIPlanPtr plan;
+	int64			 *from = palloc(sizeof(int64) * c->n);
+
+	for (int i = 0; i < c->n; i++)
+		from[i] = c->endpoints[i]->table->sized;
+	outbox_plan_run(&plan, "SELECT i.n, p.seq, " SIZE_OF_ROW OLDEST_ROWS " LIMIT $3",
+					arg_datum(INT4ARRAYOID, ids), arg_int8s(from, c->n),
+					arg_int8(SLICE_ROWS));
+}
+
+/* Reads the sizes of some rows of these endpoints, which are all that have rows. */
+static void
+size_rows(OutboxTenant *t, const Candidates *c, Datum ids)
+{
+	OutboxKeptLimit *kept = t->kept;
+
+	if (kept->most.bytes == 0)
+		return;
+	notice_gone(kept);
+	if (kept->complete && kept->changed > kept->rows / GUESSED)
+		begin_again(kept, c);
+	read_sizes(c, ids);
+	for (uint64 i = 0; i < SPI_processed; i++)
+	{
+		OutboxParkedRows *table;
+		int64			  e;
+		int64			  seq;
+		int32			  bytes;
+
+		outbox_read_row(i, into_int8(&e), into_int8(&seq), into_int4(&bytes));
+		table = c->endpoints[e - 1]->table;
+		table->sized = Max(table->sized, seq);
+		kept->bytes += bytes;
+		kept->sized++;
+	}
+	kept->complete = SPI_processed < SLICE_ROWS;
+
+	/* Rows that have come with lower numbers are taken to have the mean size. */
+	if (kept->complete && kept->sized < kept->rows)
+		kept->changed += kept->rows - kept->sized;
+}
+
+/* ---------------------------------------------------------------- rows */
+
 /* True if the last command for one of these endpoints is not carried out yet. */
 static bool
 commands_wait(Datum ids, Datum upto)
@@ -159,12 +280,7 @@ read_oldest(Datum ids, Datum from, int each, const Excess *excess)
 		&plan,
 		"SELECT i.n, p.seq, CASE WHEN $4 THEN (SELECT a.created_at"
 		" FROM outbox.all_events a WHERE a.seq = p.seq AND a.id = p.event_id LIMIT 1) END,"
-		" CASE WHEN $5 THEN " OUTBOX_KEPT_SIZE
-		" END FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2))"
-		" WITH ORDINALITY i(id, seq, n) CROSS JOIN LATERAL"
-		" (SELECT k.seq, k.event_id FROM outbox.parked k WHERE k.endpoint_id = i.id"
-		" AND k.seq > i.seq AND k.status <> 'cancelled' ORDER BY k.seq LIMIT $3) p"
-		" ORDER BY p.seq",
+		" CASE WHEN $5 THEN " SIZE_OF_ROW " END" OLDEST_ROWS " ORDER BY p.seq",
 		arg_datum(INT4ARRAYOID, ids), arg_datum(INT8ARRAYOID, from), arg_int8(each),
 		arg_bool(excess->old != DT_NOBEGIN), arg_bool(excess->bytes > 0));
 }
@@ -233,7 +349,7 @@ excess_of(const OutboxTenant *t, TimestampTz now)
 	if (most->rows > 0)
 		e.rows = Max(t->kept->rows - most->rows, 0);
 	if (most->bytes > 0 && t->kept->complete)
-		e.bytes = Max(outbox_kept_size(t) - most->bytes, 0);
+		e.bytes = Max(bytes_kept(t) - most->bytes, 0);
 	return e;
 }
 
@@ -249,7 +365,7 @@ examine(OutboxTenant *t, TimestampTz now, Candidates *c)
 
 	if (commands_wait(ids, from))
 		return false;
-	outbox_kept_size_read(t, c->endpoints, c->n);
+	size_rows(t, c, ids);
 	excess = excess_of(t, now);
 	if (excess.rows + excess.bytes == 0 && excess.old == DT_NOBEGIN)
 		return true;
@@ -270,7 +386,7 @@ note(OutboxTenant *t, const Candidates *c)
 	t->kept->given_up += c->nrows;
 	if (c->nrows > 0)
 	{
-		outbox_kept_size_left(t, c->nrows, c->bytes);
+		leave(t, c->nrows, c->bytes);
 		gives_up = true;
 		outbox_loop.commands_pending = true;
 	}
@@ -308,7 +424,8 @@ look(OutboxTenant *t, TimestampTz now)
 	outbox_txn_commit();
 	if (examined)
 		note(t, &c);
-	return !examined || c.nrows > 0 || outbox_kept_size_is_due(t);
+	return !examined || c.nrows > 0 ||
+		(t->kept->most.bytes > 0 && t->kept->rows > 0 && !t->kept->complete);
 }
 
 void

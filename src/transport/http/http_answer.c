@@ -139,3 +139,17 @@ outbox_http_keep_parts(OutboxTransfer *t)
 	o->body = t->answer;
 	o->body_len = Min(t->answer_len, (size_t) outbox_log_answer_size);
 }
+
+void
+outbox_http_ask(OutboxTransfer *t, const char *origin, OutboxDone answered)
+{
+	t->origin = origin;
+	t->done = answered;
+}
+
+bool
+outbox_http_allows(const OutboxTransfer *t, double *rate)
+{
+	*rate = t->head.allowed_rate;
+	return t->head.allowed;
+}
