@@ -9,6 +9,7 @@
 #include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "aws_xml.h"
 
@@ -23,34 +24,18 @@ aws_role_is_word(const char *data, size_t len, size_t longest)
 	return true;
 }
 
-/* Days from 1970-01-01, in the Gregorian calendar. */
-static long long
-days_of(int year, int month, int day)
-{
-	long long y = year - (month <= 2);
-	long long century = y / 400;
-	long long of_400 = y - century * 400;
-	long long of_year = (153 * (month + (month > 2 ? -3 : 9)) + 2) / 5 + day - 1;
-
-	return century * 146097 + of_400 * 365 + of_400 / 4 - of_400 / 100 + of_year - 719468;
-}
-
 long long
 aws_role_time(const char *text)
 {
-	int year, month, day, hour, minute, second, used = 0;
+	struct tm	tm = {0};
+	const char *rest = strptime(text, "%Y-%m-%dT%H:%M:%S", &tm);
 
-	if (sscanf(text, "%4d-%2d-%2dT%2d:%2d:%2d%n", &year, &month, &day, &hour, &minute,
-			   &second, &used) != 6 ||
-		used != 19 || year < 1970 || month < 1 || month > 12 || day < 1 || day > 31 ||
-		hour < 0 || hour > 23 || minute < 0 || minute > 59 || second < 0 || second > 60)
+	/* It would take spaces, and one digit for two. */
+	if (rest != text + 19 || strspn(text, "0123456789-T:") < 19 || tm.tm_year < 70)
 		return -1;
-	text += used;
-	if (*text == '.')
-		text += 1 + strspn(text + 1, "0123456789");
-	if (strcmp(text, "Z") != 0)
-		return -1;
-	return ((days_of(year, month, day) * 24 + hour) * 60 + minute) * 60 + second;
+	if (*rest == '.')
+		rest += 1 + strspn(rest + 1, "0123456789");
+	return strcmp(rest, "Z") == 0 ? timegm(&tm) : -1;
 }
 
 static void

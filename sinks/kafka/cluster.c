@@ -553,7 +553,7 @@ watch_threads(KafkaCluster *c)
 {
 	if (c->busy)
 		return;
-	c->busy = kafka_threads_unasked(c) || used_too_much(c) ||
+	c->busy = kafka_threads_say(c, &c->talks) || used_too_much(c) ||
 		(c->successor && c->successor->busy);
 	if (c->busy)
 	{
@@ -603,7 +603,7 @@ check_id(KafkaCluster *c)
 			kafka_threads_has_id(c);
 		return;
 	}
-	if (c->fatal || c->purged || c->outdated || !kafka_threads_unsure(c))
+	if (c->fatal || c->purged || c->outdated || !kafka_threads_say(c, &c->unsure))
 	{
 		end_successor(c);
 		return;
@@ -636,7 +636,6 @@ kafka_clusters_poll(KafkaReport report, bool *hostile)
 	{
 		KafkaCluster *c = dlist_container(KafkaCluster, node,
 										  dlist_pop_head_node(&clusters));
-		char		  ignored[1];
 
 		dlist_push_tail(&clusters, &c->node); /* the next poll begins with others */
 		serves(c->target.endpoint);
@@ -645,11 +644,9 @@ kafka_clusters_poll(KafkaReport report, bool *hostile)
 		give_up_cancelled(c);
 		watch_threads(c);
 		*hostile = *hostile ||
-			(c->links > 0 &&
-			 (c->busy || kafka_threads_flooded(c, ignored, sizeof(ignored))));
+			(c->links > 0 && (c->busy || kafka_threads_say(c, &c->flooded)));
 		kafka_security_renew_token(c->rk, &c->security, c->reason, sizeof(c->reason));
-		if (c->links > 0 ||
-			(c->wanted > 0 && !kafka_threads_flooded(c, ignored, sizeof(ignored))))
+		if (c->links > 0 || (c->wanted > 0 && !kafka_threads_say(c, &c->flooded)))
 			continue;
 		if (pg_atomic_read_u32(&c->produced) == 0)
 		{

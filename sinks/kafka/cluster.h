@@ -21,6 +21,7 @@
 #include "transport/transport.h"
 
 #define KAFKA_SOCKETS 300
+#define KAFKA_BROKERS_MAX 300
 #define KAFKA_THREADS 320 /* whose CPU is counted: of brokers, and librdkafka's own */
 
 typedef struct KafkaCluster
@@ -61,12 +62,13 @@ typedef struct KafkaCluster
 	int		  requests[KAFKA_LOAD_SLOTS]; /* that brokers have not answered, of records */
 	int		  all_requests;
 	bool	  cut;					 /* no connection may begin */
-	int64	  unasked;				 /* answers to nothing */
+	int64	  unasked;				 /* answers to nothing ... */
+	bool	  talks;				 /* ... and there were too many */
 	int		  threads;				 /* of brokers */
 	clockid_t clocks[KAFKA_THREADS]; /* of threads that run; their number: */
 	int		  nclocks;
 	int64	  spent_before;	   /* ns of CPU of threads that have ended */
-	bool	  flooded;		   /* there were too many */
+	bool	  flooded;		   /* brokers have named too many: it is to be given back */
 	char	  trouble[64];	   /* why brokers did not take records, at 'trouble_at' */
 	int64	  trouble_at;	   /* ms (0: never) */
 	char	  refused[128];	   /* why a broker may not be connected to ("": none) */

@@ -249,9 +249,10 @@ kafka_reload(void)
 static void
 check_cluster(OutboxLink *link)
 {
-	if (link->cluster &&
-		kafka_threads_flooded(link->cluster, link->reason, sizeof(link->reason)))
+	if (link->cluster && kafka_threads_say(link->cluster, &link->cluster->flooded))
 	{
+		snprintf(link->reason, sizeof(link->reason),
+				 "its brokers name more than %d brokers", KAFKA_BROKERS_MAX);
 		kafka_cluster_put(link->cluster);
 		link->cluster = NULL;
 		link->given_up = true;

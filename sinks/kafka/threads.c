@@ -15,7 +15,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define BROKERS_MAX 300
 #define UNASKED_MAX 10000 /* answers to nothing; a few come after a timeout */
 #define LATELY 3000		  /* ms; librdkafka tries again after 100 ms, or up to 1 s */
 #define PRODUCE 0		  /* the number of this request in Kafka's protocol */
@@ -201,7 +200,7 @@ thread_begins(rd_kafka_t *rk, rd_kafka_thread_type_t type, const char *name, voi
 	pthread_mutex_lock(&c->lock);
 	count_thread(c, true);
 	c->threads += type == RD_KAFKA_THREAD_BROKER;
-	flooded = c->threads > BROKERS_MAX && !c->flooded;
+	flooded = c->threads > KAFKA_BROKERS_MAX && !c->flooded;
 	c->flooded = c->flooded || flooded;
 	pthread_mutex_unlock(&c->lock);
 	if (flooded)
@@ -261,6 +260,7 @@ request_done(rd_kafka_t *rk, int sock, const char *name, int32_t id, int16_t req
 
 	pthread_mutex_lock(&c->lock);
 	too_many = error == RD_KAFKA_RESP_ERR__NOENT && ++c->unasked == UNASKED_MAX;
+	c->talks = c->talks || too_many;
 	if (request == PRODUCE && c->requests[slot] > 0)
 	{
 		c->requests[slot]--;
@@ -325,16 +325,14 @@ kafka_threads_ended(KafkaCluster *c)
 /* ------------------------------------------------ functions that the worker calls */
 
 bool
-kafka_threads_flooded(KafkaCluster *c, char *reason, size_t size)
+kafka_threads_say(KafkaCluster *c, const bool *flag)
 {
-	bool flooded;
+	bool says;
 
 	pthread_mutex_lock(&c->lock);
-	flooded = c->flooded;
+	says = *flag;
 	pthread_mutex_unlock(&c->lock);
-	if (flooded)
-		snprintf(reason, size, "its brokers name more than %d brokers", BROKERS_MAX);
-	return flooded;
+	return says;
 }
 
 int64
@@ -359,17 +357,6 @@ kafka_threads_cut(KafkaCluster *c)
 		if (c->sockets[i] != 0)
 			(void) shutdown(c->sockets[i], SHUT_RDWR);
 	pthread_mutex_unlock(&c->lock);
-}
-
-bool
-kafka_threads_unasked(KafkaCluster *c)
-{
-	bool too_many;
-
-	pthread_mutex_lock(&c->lock);
-	too_many = c->unasked >= UNASKED_MAX;
-	pthread_mutex_unlock(&c->lock);
-	return too_many;
 }
 
 bool
@@ -404,17 +391,6 @@ kafka_threads_has_id(KafkaCluster *c)
 	pthread_mutex_lock(&c->lock);
 	c->has_id = true;
 	pthread_mutex_unlock(&c->lock);
-}
-
-bool
-kafka_threads_unsure(KafkaCluster *c)
-{
-	bool unsure;
-
-	pthread_mutex_lock(&c->lock);
-	unsure = c->unsure;
-	pthread_mutex_unlock(&c->lock);
-	return unsure;
 }
 
 void

@@ -17,8 +17,8 @@ extern void kafka_threads_watch(rd_kafka_conf_t *conf, KafkaCluster *c);
 /* After all threads of the instance have ended. */
 extern void kafka_threads_ended(KafkaCluster *c);
 
-/* True if its brokers have named too many others.  It is to be given back.  Writes why. */
-extern bool kafka_threads_flooded(KafkaCluster *c, char *reason, size_t size);
+/* Reads 'flooded', 'talks' or 'unsure' of the cluster. */
+extern bool kafka_threads_say(KafkaCluster *c, const bool *flag);
 
 /* ns of CPU that all threads of the instance have used */
 extern int64 kafka_threads_cpu(KafkaCluster *c);
@@ -28,9 +28,6 @@ extern int64 kafka_threads_cpu(KafkaCluster *c);
  * long as there is something, and does not see before that its instance is to end.
  */
 extern void kafka_threads_cut(KafkaCluster *c);
-
-/* True if its brokers have sent too many answers to nothing. */
-extern bool kafka_threads_unasked(KafkaCluster *c);
 
 /*
  * Why brokers have lately not taken records that librdkafka repeats; false: nothing is
@@ -46,9 +43,6 @@ extern bool kafka_threads_refused(KafkaCluster *c, char *reason, size_t size);
  * is to the same cluster.
  */
 extern void kafka_threads_has_id(KafkaCluster *c);
-
-/* True if one waits for that. */
-extern bool kafka_threads_unsure(KafkaCluster *c);
 
 /* It is: one that begins within three seconds is to the same cluster. */
 extern void kafka_threads_same_cluster(KafkaCluster *c);

@@ -173,6 +173,17 @@ outbox_leftovers_may_load(int32 id, int64 generation, const OutboxTick *start)
 	"WITH slice AS MATERIALIZED (SELECT p.seq, p.status FROM outbox.parked p" \
 	" WHERE p.endpoint_id = $1 AND p.seq > $2 ORDER BY p.seq LIMIT $3)"
 
+/* Deletes the few rows of a dropped endpoint, or (0) of all of them. */
+static void
+delete_orphans(int32 id)
+{
+	static const char *const tables[] = {"subscriptions", "endpoint_secrets", "replays"};
+
+	for (size_t i = 0; i < lengthof(tables); i++)
+		outbox_query(psprintf("DELETE FROM outbox.%s p WHERE" ORPHAN "%s", tables[i],
+							  id ? psprintf(" AND p.endpoint_id = %d", id) : ""));
+}
+
 /*
  * Deletes a slice of a dropped endpoint's rows.  Returns their number, and sets 'from'.
  */
@@ -182,17 +193,7 @@ slice_of_dropped(const Leftover *l, int64 *from)
 	int64 n;
 
 	if (l->from == PG_INT64_MIN)
-	{
-		outbox_query("DELETE FROM outbox.subscriptions p"
-					 " WHERE p.endpoint_id = $1 AND" ORPHAN,
-					 arg_int4(l->id));
-		outbox_query("DELETE FROM outbox.endpoint_secrets p"
-					 " WHERE p.endpoint_id = $1 AND" ORPHAN,
-					 arg_int4(l->id));
-		outbox_query("DELETE FROM outbox.replays p"
-					 " WHERE p.endpoint_id = $1 AND" ORPHAN,
-					 arg_int4(l->id));
-	}
+		delete_orphans(l->id);
 	outbox_query(SLICE ", gone AS (DELETE FROM outbox.parked p USING slice c"
 					   " WHERE p.endpoint_id = $1"
 					   " AND p.seq = c.seq AND" ORPHAN ")"
@@ -215,11 +216,7 @@ search(List **found)
 	bool   orphan;
 
 	if (searched == PG_INT32_MIN)
-	{
-		outbox_query("DELETE FROM outbox.subscriptions p WHERE" ORPHAN);
-		outbox_query("DELETE FROM outbox.endpoint_secrets p WHERE" ORPHAN);
-		outbox_query("DELETE FROM outbox.replays p WHERE" ORPHAN);
-	}
+		delete_orphans(0);
 #define NEXT(from) \
 	"(SELECT q.endpoint_id FROM outbox.parked q" \
 	" WHERE q.endpoint_id > " from " ORDER BY q.endpoint_id LIMIT 1)"

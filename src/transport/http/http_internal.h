@@ -1,21 +1,7 @@
 /*
  * http_internal.h
  *	  Types and functions that the files of the folder "http" share.  No other file
- *	  includes it.
- *
- *	  http.c			transfers from acquire to 'done', and the loop
- *	  http_answer.c		the meaning of an answer
- *	  http_handle.c		the options of a libcurl handle, and its callbacks
- *	  http_failure.c	why a request got no usable answer
- *	  http_head.c		the head of an answer
- *	  http_target.c		the state of a target while it has transfers
- *	  http_lookup.c		names and the addresses that they lead to
- *	  http_peer.c		how much a peer may make libcurl and OpenSSL do
- *	  http_settings.c	the settings that requests use
- *	  http_shown.c		the parts of a request that libcurl adds
- *	  http_socket.c		sockets and the epoll descriptor
- *	  http_url.c		URLs and Retry-After; needs none of the others
- *	  http_version.c	which version of HTTP a request speaks
+ *	  includes it.  README.md says what each owns.
  */
 #ifndef OUTBOX_HTTP_INTERNAL_H
 #define OUTBOX_HTTP_INTERNAL_H
