@@ -41,8 +41,8 @@ extern int32 outbox_step_blamed(void);
  *
  * Two errors are thrown on.  One is an error outside of a transaction: a commit may
  * have been made before, of which the memory has no record yet.  The other is lack of
- * memory: a change in memory may be half done.  The process then ends, and the next
- * one reads everything from the tables.
+ * memory of this process: a change in memory may be half done.  The process then ends, and
+ * the next one reads everything from the tables.
  */
 extern bool outbox_step_try(OutboxStepBody body, void *arg, OutboxStepError *failure);
 
