@@ -39,9 +39,9 @@ outbox_memory_init(void)
 #define OF_REQUEST ((size_t) 244 * 1024)
 
 size_t
-outbox_memory_bound(int64 endpoints, int64 in_flight)
+outbox_memory_bound(int64 endpoints, size_t settings, int64 in_flight)
 {
-	return outbox_memory_limit() + BASE + OF_ENDPOINT * endpoints +
+	return outbox_memory_limit() + BASE + OF_ENDPOINT * endpoints + settings +
 		OF_REQUEST * in_flight;
 }
 

@@ -67,10 +67,10 @@ outbox_memory_is_short(void)
 
 /*
  * Returns the most that a worker takes of the system's memory, RssAnon, as
- * doc/settings.md says: with so many endpoints and requests in flight, which are taken
- * for such with TLS.
+ * doc/settings.md says: with so many endpoints, the bytes of their settings, and requests in
+ * flight, which are taken for such with TLS.
  */
-extern size_t outbox_memory_bound(int64 endpoints, int64 in_flight);
+extern size_t outbox_memory_bound(int64 endpoints, size_t settings, int64 in_flight);
 
 /* Returns the memory that the process has now, in bytes.  0: the system does not say. */
 extern size_t outbox_memory_resident(void);

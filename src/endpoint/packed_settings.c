@@ -164,6 +164,12 @@ outbox_settings_free(OutboxEndpointConfig *c)
 	c->settings = NULL;
 }
 
+size_t
+outbox_settings_memory(void)
+{
+	return MemoryContextMemAllocated(outbox_pieces_context(&pieces), true);
+}
+
 bool
 outbox_settings_has_former(const OutboxEndpointConfig *c)
 {

@@ -18,4 +18,7 @@ extern void outbox_settings_free_former(OutboxEndpointConfig *c);
 /* Frees all of it. */
 extern void outbox_settings_free(OutboxEndpointConfig *c);
 
+/* Bytes that the settings of all endpoints take. */
+extern size_t outbox_settings_memory(void);
+
 #endif /* OUTBOX_PACKED_SETTINGS_H */

@@ -84,9 +84,14 @@ static void
 account_topics(void)
 {
 	outbox_memory_account(&topics_account,
-						  MemoryContextMemAllocated(pieces.cxt, true) +
-							  MemoryContextMemAllocated(newer.cxt, true) +
+						  MemoryContextMemAllocated(newer.cxt, true) +
 							  MemoryContextMemAllocated(older.cxt, true));
+}
+
+size_t
+outbox_subscribers_memory(void)
+{
+	return MemoryContextMemAllocated(outbox_pieces_context(&pieces), true);
 }
 
 static OutboxGroup *

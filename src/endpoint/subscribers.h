@@ -46,6 +46,9 @@ extern void outbox_subscribers_remove(OutboxEndpoint *ep);
 extern void outbox_subscribers_add_other(OutboxOtherSubscriber *other);
 extern void outbox_subscribers_remove_other(OutboxOtherSubscriber *other);
 
+/* Bytes that the subscriptions take, and not the remembered topics. */
+extern size_t outbox_subscribers_memory(void);
+
 /* True if this worker serves any endpoint. */
 extern bool outbox_subscribers_here(void);
 

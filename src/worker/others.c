@@ -47,6 +47,12 @@ outbox_others_count(void)
 	return others ? (int) hash_get_num_entries(others) : 0;
 }
 
+size_t
+outbox_others_memory(void)
+{
+	return others_cxt ? MemoryContextMemAllocated(others_cxt, true) : 0;
+}
+
 /* ------------------------------------------------------------- reading */
 
 void

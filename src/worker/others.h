@@ -10,8 +10,9 @@
 
 #include "store/endpoint_settings.h"
 
-extern bool outbox_others_have(int32 id);
-extern int	outbox_others_count(void);
+extern bool	  outbox_others_have(int32 id);
+extern int	  outbox_others_count(void);
+extern size_t outbox_others_memory(void); /* bytes */
 
 /*
  * For a reload of all settings, or of some.  _begin begins it in its transaction.  _note

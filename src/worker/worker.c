@@ -24,6 +24,8 @@
 #include "base/log_lines.h"
 #include "base/memory.h"
 #include "base/settings.h"
+#include "endpoint/packed_settings.h"
+#include "endpoint/subscribers.h"
 #include "endpoint/window.h"
 #include "log/durable.h"
 #include "log/standbys.h"
@@ -45,6 +47,7 @@
 #include "worker/leftovers.h"
 #include "worker/links.h"
 #include "worker/loop.h"
+#include "worker/others.h"
 #include "worker/publish.h"
 #include "worker/reader.h"
 #include "worker/reload.h"
@@ -289,6 +292,9 @@ publish(TimestampTz now)
 		pg_atomic_write_u64(&outbox_self->resident, outbox_memory_resident());
 		pg_atomic_write_u64(&outbox_self->bound,
 							outbox_memory_bound(outbox_loop.roster.n,
+												outbox_settings_memory() +
+													outbox_subscribers_memory() +
+													outbox_others_memory(),
 												outbox_slots_in_flight()));
 	}
 	outbox_log_lines_sum_up(now);
