@@ -26,6 +26,7 @@
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/namespace.h"
+#include "catalog/pg_class.h"
 #include "catalog/pg_type.h"
 #include "commands/trigger.h"
 #include "executor/tuptable.h"
@@ -392,7 +393,7 @@ static ExecutorCheckPerms_hook_type previous_check;
 /*
  * Triggers do not fire while session_replication_role is replica, as in a process that applies
  * a subscription.  Then an INSERT into outbox.outgoing would succeed and emit nothing, so it
- * is refused.
+ * is refused.  Where the extension is not installed, a table may have that name.
  */
 static bool
 refuse_without_trigger(OUTBOX_WANTED_PARAMETERS)
@@ -406,7 +407,9 @@ refuse_without_trigger(OUTBOX_WANTED_PARAMETERS)
 
 			if ((w->requiredPerms & ACL_INSERT) && OidIsValid(w->relid) &&
 				w->relid ==
-					get_relname_relid("outgoing", get_namespace_oid(OUTBOX_SCHEMA, true)))
+					get_relname_relid("outgoing",
+									  get_namespace_oid(OUTBOX_SCHEMA, true)) &&
+				get_rel_relkind(w->relid) == RELKIND_VIEW)
 				ereport(
 					ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),

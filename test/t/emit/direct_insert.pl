@@ -201,6 +201,9 @@ foreach my $sql ("INSERT INTO outbox.outgoing (topic, payload) VALUES ('order.re
 }
 $node->safe_psql('postgres', "$replica SELECT outbox.emit('order.replica', '{}'); INSERT INTO outbox.events (topic, payload) VALUES ('order.replica', '{}'); SELECT count(*) FROM outbox.outgoing");
 is($node->safe_psql('postgres', 'SELECT count(*) FROM outbox.events') - $events, 2, 'emit() and an INSERT into the table emit there');
+$node->safe_psql('postgres', 'CREATE DATABASE without');
+is( $node->safe_psql('without', "CREATE SCHEMA outbox CREATE TABLE outgoing (n int); $replica INSERT INTO outbox.outgoing VALUES (1) RETURNING n"),
+	1, 'a table of that name is none of outbox, where the extension is not installed');
 
 # Not a wake-up for each row, but one for each commit that has any.  None is lost with
 # fifty sessions at once.
