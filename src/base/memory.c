@@ -60,6 +60,26 @@ outbox_memory_resident(void)
 	return (resident - shared) * (size_t) sysconf(_SC_PAGESIZE);
 }
 
+/*
+ * The server's table of locks has room for all sessions together, and any role can fill it.
+ * A lock that found no room there is a failure as any other, though its SQLSTATE is the same.
+ */
+bool
+outbox_memory_was_lacking(MemoryContext cxt)
+{
+	ErrorData *error;
+	bool	   lacks;
+
+	if (geterrcode() != ERRCODE_OUT_OF_MEMORY)
+		return false;
+	MemoryContextSwitchTo(cxt);
+	error = CopyErrorData();
+	lacks = error->message_id == NULL ||
+		strcmp(error->message_id, "out of shared memory") != 0;
+	FreeErrorData(error);
+	return lacks;
+}
+
 static size_t freed; /* and not taken again, since memory was last returned */
 
 void

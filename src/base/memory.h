@@ -75,6 +75,12 @@ extern size_t outbox_memory_bound(int64 endpoints, size_t settings, int64 in_fli
 /* Returns the memory that the process has now, in bytes.  0: the system does not say. */
 extern size_t outbox_memory_resident(void);
 
+/*
+ * In PG_CATCH: true if the error is a lack of memory of this process.  Switches to the memory
+ * context, in which it looks at the error.
+ */
+extern bool outbox_memory_was_lacking(MemoryContext cxt);
+
 /* Sets how memory is taken from the system.  Called at the start of a worker. */
 extern void outbox_memory_init(void);
 

@@ -24,6 +24,7 @@
 
 #include "base/compat.h"
 #include "base/log_lines.h"
+#include "base/memory.h"
 #include "base/version.h"
 #include "log/reserve.h"
 #include "log/step.h"
@@ -491,27 +492,6 @@ catch_failure(OutboxStepError *failure, MemoryContext caller)
 	FreeErrorData(error);
 }
 
-/*
- * True for a lack of memory of this process.  The server's table of locks has room for all
- * sessions together, and any role can fill it.  A lock that found no room there is a failure
- * as any other, though it has the same SQLSTATE.
- */
-static bool
-lacks_memory(MemoryContext caller)
-{
-	ErrorData *error;
-	bool	   lacks;
-
-	if (geterrcode() != ERRCODE_OUT_OF_MEMORY)
-		return false;
-	MemoryContextSwitchTo(caller);
-	error = CopyErrorData();
-	lacks = error->message_id == NULL ||
-		strcmp(error->message_id, "out of shared memory") != 0;
-	FreeErrorData(error);
-	return lacks;
-}
-
 bool
 outbox_step_try(OutboxStepBody body, void *arg, OutboxStepError *failure)
 {
@@ -525,7 +505,7 @@ outbox_step_try(OutboxStepBody body, void *arg, OutboxStepError *failure)
 	}
 	PG_CATCH();
 	{
-		if (!outbox_txn_is_open() || lacks_memory(caller))
+		if (!outbox_txn_is_open() || outbox_memory_was_lacking(caller))
 			PG_RE_THROW();
 		passed = false;
 		HOLD_INTERRUPTS();
