@@ -1,4 +1,4 @@
-# The bound of a worker's memory includes what topics, headers, filters and templates of its endpoints take.
+# A worker's memory stays below its bound with the largest settings of endpoints.
 use strict;
 use warnings;
 
