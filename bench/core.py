@@ -71,8 +71,8 @@ def figures(cluster, endpoints, each):
     time.sleep(BUCKET - 2 - time.time() % BUCKET)
     written = spent(cluster, lambda: time.sleep(10))
     idle = spent(cluster, lambda: time.sleep(10))
-    rows = cluster.sql.number("SELECT count(*) FROM outbox.figures f CROSS JOIN unnest(f.endpoint_ids, f.delivered) e (id, n)"
-                              f" WHERE e.id > 0 AND f.piece < 3 AND e.n = {each}")
+    rows = cluster.sql.number("SELECT count(*) FROM outbox.figures f CROSS JOIN outbox.figures_of(f.entries) e"
+                              f" WHERE e.endpoint_id > 0 AND f.piece < 3 AND e.delivered = {each}")
     assert rows == endpoints, f"{rows} buckets of {endpoints} endpoints were written"
     return [(w - i) / d for w, i, d in zip(written, idle, delivered)]
 

@@ -5,26 +5,24 @@
 
 -- Pieces 0 to 2 have buckets of five minutes and are used for a day each, 3 to 5 buckets of an
 -- hour for 45 days.  Which one follows from the time, and the worker empties it before.
--- A row has the figures of endpoints that one worker serves, and whose numbers, divided by 32, are
--- its block.  An endpoint that is mostly quiet would pay for a row of its own more than for a delivery.
+-- A row has entries of endpoints whose numbers, divided by 64, are its block.  An endpoint that is mostly
+-- quiet would pay for a row of its own more than for a delivery.  Rows are only added, several of a block
+-- and time where one was written before others.  The time comes first in the index, so that it grows at its end.
+-- Compression would take more time than it saves.
 CREATE TABLE outbox.figures (
-    piece           int2 NOT NULL,
-    block           int4 NOT NULL,
     at              timestamptz NOT NULL,
-    worker          int2 NOT NULL,
-    endpoint_ids    int4[] NOT NULL,
-    tenants         text[] COLLATE "C" NOT NULL,
-    delivered       int4[] NOT NULL,
-    failed          int4[] NOT NULL,
-    counts          bytea[] NOT NULL,
-    PRIMARY KEY (block, at, piece, worker)
+    written         timestamptz NOT NULL,
+    block           int4 NOT NULL,
+    piece           int2 NOT NULL,
+    entries         bytea NOT NULL,
+    PRIMARY KEY (at, block, piece, written)
 ) PARTITION BY LIST (piece);
-CREATE TABLE outbox.figures_0 PARTITION OF outbox.figures FOR VALUES IN (0) USING heap;
-CREATE TABLE outbox.figures_1 PARTITION OF outbox.figures FOR VALUES IN (1) USING heap;
-CREATE TABLE outbox.figures_2 PARTITION OF outbox.figures FOR VALUES IN (2) USING heap;
-CREATE TABLE outbox.figures_3 PARTITION OF outbox.figures FOR VALUES IN (3) USING heap;
-CREATE TABLE outbox.figures_4 PARTITION OF outbox.figures FOR VALUES IN (4) USING heap;
-CREATE TABLE outbox.figures_5 PARTITION OF outbox.figures FOR VALUES IN (5) USING heap;
+CREATE TABLE outbox.figures_0 PARTITION OF outbox.figures FOR VALUES IN (0) USING heap WITH (toast_tuple_target = 8160);
+CREATE TABLE outbox.figures_1 PARTITION OF outbox.figures FOR VALUES IN (1) USING heap WITH (toast_tuple_target = 8160);
+CREATE TABLE outbox.figures_2 PARTITION OF outbox.figures FOR VALUES IN (2) USING heap WITH (toast_tuple_target = 8160);
+CREATE TABLE outbox.figures_3 PARTITION OF outbox.figures FOR VALUES IN (3) USING heap WITH (toast_tuple_target = 8160);
+CREATE TABLE outbox.figures_4 PARTITION OF outbox.figures FOR VALUES IN (4) USING heap WITH (toast_tuple_target = 8160);
+CREATE TABLE outbox.figures_5 PARTITION OF outbox.figures FOR VALUES IN (5) USING heap WITH (toast_tuple_target = 8160);
 COMMENT ON TABLE outbox.figures IS
 'Figures of endpoints, by five minutes for two days and by the hour for 90, dropped or not, and of the whole database (endpoint 0)';
 COMMENT ON TABLE outbox.figures_0 IS 'A piece of the figures of five minutes: the pieces are used in turn';
@@ -34,22 +32,23 @@ COMMENT ON TABLE outbox.figures_3 IS 'A piece of the figures of hours: the piece
 COMMENT ON TABLE outbox.figures_4 IS 'A piece of the figures of hours: the pieces are used in turn';
 COMMENT ON TABLE outbox.figures_5 IS 'A piece of the figures of hours: the pieces are used in turn';
 
-CREATE FUNCTION outbox.figures_sum(counts bytea) RETURNS bytea
-LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_figures_sum_1_0';
+CREATE FUNCTION outbox.figures_sum(entries bytea, wanted int4[], apart bool) RETURNS bytea
+LANGUAGE C IMMUTABLE AS 'MODULE_PATHNAME', 'outbox_figures_sum_1_0';
 COMMENT ON FUNCTION outbox.figures_sum IS
-'outbox.figures.counts of several rows, one behind the other, as of one row';
+'The sum of outbox.figures.entries, one behind the other, of the endpoints whose numbers are wanted, in their order, or '
+'(NULL) of all: of each endpoint apart, or as one entry (NULL: there are none)';
 
-CREATE FUNCTION outbox.figures_of(endpoint_ids int4[], counts bytea[], wanted int4[]) RETURNS bytea
-LANGUAGE C IMMUTABLE AS 'MODULE_PATHNAME', 'outbox_figures_of_1_0';
-COMMENT ON FUNCTION outbox.figures_of IS
-'The counts of these endpoints, in the order of their numbers, or (NULL) of all in a row of outbox.figures, '
-'one behind the other (NULL: it has none)';
+CREATE FUNCTION outbox.figures_of(entries bytea, OUT endpoint_id int4, OUT tenant text, OUT delivered int8,
+    OUT failed_attempts int8) RETURNS SETOF record
+LANGUAGE C IMMUTABLE STRICT ROWS 64 AS 'MODULE_PATHNAME', 'outbox_figures_of_1_0';
+COMMENT ON FUNCTION outbox.figures_of IS 'outbox.figures.entries as rows, with the counts that a bill has';
 
-CREATE FUNCTION outbox.figures_shown(counts bytea) RETURNS jsonb
+CREATE FUNCTION outbox.figures_shown(entries bytea) RETURNS jsonb
 LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_figures_shown_1_0';
-COMMENT ON FUNCTION outbox.figures_shown IS 'outbox.figures.counts of one or several rows, as they are shown';
+COMMENT ON FUNCTION outbox.figures_shown IS 'The sum of outbox.figures.entries, as it is shown';
 
--- The plan is made once in a session.  Few rows are read by the key, and many in a scan.
+-- An hour whose rows are not made yet has those of its five minutes.
+-- The plan is made once in a session.  Rows of some endpoints are read by the key, those of all by the time.
 CREATE FUNCTION outbox.figures(endpoint text DEFAULT NULL, tenant text DEFAULT NULL, bucket interval DEFAULT '1 hour',
     from_time timestamptz DEFAULT now() - interval '1 day', to_time timestamptz DEFAULT now()) RETURNS SETOF jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 100 SET search_path = pg_catalog, pg_temp SET "TimeZone" = 'UTC' SET jit = off
@@ -88,20 +87,35 @@ BEGIN
         SELECT COALESCE(array_agg(s.endpoint_id ORDER BY s.endpoint_id), '{}') INTO ids
         FROM outbox.endpoint_settings s WHERE s.tenant = figures.tenant;
     END IF;
-    blocks := ARRAY(SELECT DISTINCT i.id / 32 FROM unnest(ids) i (id));
+    blocks := ARRAY(SELECT DISTINCT i.id / 64 FROM unnest(ids) i (id));
     from_time := date_bin(bucket, from_time, zero);
     RETURN QUERY
-    SELECT jsonb_build_object('at', date_bin(bucket, b.at, zero)) || outbox.figures_shown(string_agg(b.counts, ''))
+    WITH hours AS MATERIALIZED (
+        SELECT min(r.at) AS since, COALESCE(max(r.at) + interval '1 hour', '-infinity') AS until
+        FROM outbox.figures r WHERE hourly AND r.piece IN (3, 4, 5)),
+    fives AS MATERIALIZED (
+        SELECT min(r.at) AS since, COALESCE(max(r.at) + interval '5 min', '-infinity') AS until
+        FROM outbox.figures r WHERE r.piece IN (0, 1, 2) AND r.at >= (SELECT h.until FROM hours h)),
+    widths (piece, turn, width, since, until) AS (
+        SELECT 3, interval '45 days', interval '1 hour', greatest(from_time, h.since), least(to_time, h.until) FROM hours h
+        UNION ALL
+        SELECT 0, interval '1 day', interval '5 min', greatest(from_time, f.since), least(to_time, f.until) FROM fives f),
+    turns (piece, width, since, until) AS (
+        SELECT (k.piece + extract(epoch FROM t.at - zero)::int8 / extract(epoch FROM k.turn)::int8 % 3)::int2, k.width,
+               greatest(k.since, t.at), least(k.until, t.at + k.turn)
+        FROM widths k CROSS JOIN generate_series(date_bin(k.turn, k.since, zero), k.until - interval '1 us', k.turn) t (at))
+    SELECT jsonb_build_object('at', date_bin(bucket, b.at, zero)) || outbox.figures_shown(string_agg(b.entries, ''))
     -- a bytea has 1 GB at most, so buckets of one time are added up first
-    FROM (SELECT f.at, outbox.figures_sum(string_agg(f.counts, '')) AS counts
-          FROM (SELECT r.at, outbox.figures_of(r.endpoint_ids, r.counts, ids) AS counts FROM outbox.figures r
-                WHERE ids IS NOT NULL AND r.block = ANY (blocks) AND r.at >= from_time AND r.at < to_time
-                AND r.piece = ANY (CASE WHEN hourly THEN '{3,4,5}' ELSE '{0,1,2}' END::int2[])
-                UNION ALL
-                SELECT r.at, outbox.figures_of(r.endpoint_ids, r.counts, NULL) FROM outbox.figures r
-                WHERE ids IS NULL AND r.at >= from_time AND r.at < to_time
-                AND r.piece = ANY (CASE WHEN hourly THEN '{3,4,5}' ELSE '{0,1,2}' END::int2[])) f
-          GROUP BY f.at HAVING count(f.counts) > 0) b
+    FROM (SELECT f.at, outbox.figures_sum(string_agg(f.entries, ''), ids, false) AS entries
+          FROM turns t CROSS JOIN LATERAL (
+              SELECT r.at, r.entries FROM outbox.figures r
+              WHERE ids IS NOT NULL AND r.piece = t.piece AND r.block = ANY (blocks)
+              AND r.at = ANY (ARRAY(SELECT generate_series(t.since, t.until - interval '1 us', t.width)))
+              UNION ALL
+              SELECT r.at, r.entries FROM outbox.figures r
+              WHERE ids IS NULL AND r.piece = t.piece AND r.at >= t.since AND r.at < t.until) f
+          GROUP BY f.at) b
+    WHERE b.entries IS NOT NULL
     GROUP BY date_bin(bucket, b.at, zero) ORDER BY date_bin(bucket, b.at, zero);
 END $$;
 COMMENT ON FUNCTION outbox.figures IS
@@ -112,9 +126,15 @@ CREATE FUNCTION outbox.tenant_usage(from_time timestamptz, to_time timestamptz D
     OUT tenant text, OUT delivered int8, OUT failed_attempts int8) RETURNS SETOF record
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
-SELECT e.tenant, sum(e.delivered)::int8, sum(e.failed)::int8
-FROM outbox.figures f CROSS JOIN unnest(f.tenants, f.delivered, f.failed) e (tenant, delivered, failed)
-WHERE f.piece IN (3, 4, 5) AND e.tenant IS NOT NULL AND f.at >= $1 AND f.at < $2
+WITH hours (made) AS MATERIALIZED (
+    SELECT COALESCE(max(f.at) + interval '1 hour', '-infinity') FROM outbox.figures f WHERE f.piece IN (3, 4, 5))
+SELECT e.tenant, sum(e.delivered)::int8, sum(e.failed_attempts)::int8
+FROM (SELECT f.entries FROM outbox.figures f WHERE f.piece IN (3, 4, 5) AND f.at >= $1 AND f.at < $2
+      UNION ALL
+      SELECT f.entries FROM outbox.figures f WHERE f.piece IN (0, 1, 2) AND f.at >= (SELECT h.made FROM hours h)
+      AND date_trunc('hour', f.at, 'UTC') >= $1 AND date_trunc('hour', f.at, 'UTC') < $2) f
+CROSS JOIN LATERAL outbox.figures_of(f.entries) e
+WHERE e.tenant IS NOT NULL
 GROUP BY e.tenant ORDER BY e.tenant
 $$;
 COMMENT ON FUNCTION outbox.tenant_usage IS

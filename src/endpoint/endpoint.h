@@ -396,7 +396,6 @@ typedef struct OutboxTally
 
 	/* The open bucket of figures: what was counted before it. */
 	TimestampTz figures_until; /* its end (0: none is open) */
-	int64		figures_failed;
 	int64		figures_base[OUTBOX_FIGURES];
 } OutboxTally;
 

@@ -9,7 +9,6 @@
  */
 #include "base/outbox.h"
 
-#include "port/pg_bswap.h"
 #include "port/pg_bitutils.h"
 
 #include "endpoint/tally.h"
@@ -128,25 +127,57 @@ outbox_tally_free_figures(OutboxFigures *f)
 	nfigures--;
 }
 
-static uint8 *
-put_figure(uint8 *p, int number, int64 count)
+uint8 *
+outbox_put_entry(uint8 *p, uint32 endpoint_id, const char *tenant, size_t length,
+				 const uint8 *counts, size_t size)
 {
-	uint32 n = pg_hton32((uint32) Min(count, PG_UINT32_MAX));
-
-	if (count <= 0)
-		return p;
-	*p = (uint8) number;
-	memcpy(p + 1, &n, sizeof(n));
-	return p + OUTBOX_FIGURE_BYTES;
+	p = outbox_put_number(p, endpoint_id);
+	p = outbox_put_number(p, (uint32) length);
+	if (length > 0)
+		memcpy(p, tenant, length);
+	p = outbox_put_number(p + length, (uint32) size);
+	memcpy(p, counts, size);
+	return p + size;
 }
 
 static void
-keep_figures(OutboxFigures *f)
+keep_figures(int32 id, const char *tenant, TimestampTz at, const uint8 *counts,
+			 size_t size)
 {
+	size_t		   length = tenant ? strlen(tenant) : 0;
+	OutboxFigures *f = MemoryContextAlloc(tallies_cxt,
+										  offsetof(OutboxFigures, entry) +
+											  OUTBOX_ENTRY_BYTES(length, size));
+
+	f->size = (int) (outbox_put_entry(f->entry, (uint32) id, tenant, length, counts,
+									  size) -
+					 f->entry);
+	f->endpoint_id = id;
+	f->at = at;
 	dlist_push_tail(&figures, &f->node);
 	figures_are_sorted = false;
 	if (++nfigures > FIGURES_AT_MOST)
 		outbox_tally_free_figures(dlist_head_element(OutboxFigures, node, &figures));
+}
+
+static uint8 *
+put_latencies(uint8 *p, const OutboxHistogram *h, TimestampTz at)
+{
+	const uint32 *rows[OUTBOX_HISTOGRAM_MINUTES];
+	int			  nrows = 0;
+
+	for (int i = 0; i < OUTBOX_HISTOGRAM_MINUTES; i++)
+		if (h->minute[i] / OUTBOX_HISTOGRAM_MINUTES == at / OUTBOX_FIGURES_TIME)
+			rows[nrows++] = h->count[i];
+	for (int i = 0; i < h->nbuckets; i++)
+	{
+		int64 n = 0;
+
+		for (int k = 0; k < nrows; k++)
+			n += rows[k][i];
+		p = outbox_put_figure(p, i, n);
+	}
+	return p;
 }
 
 void
@@ -154,57 +185,33 @@ outbox_tally_end_figures(OutboxEndpoint *ep)
 {
 	OutboxTally *t = ep->tally;
 	TimestampTz	 at = t->figures_until - OUTBOX_FIGURES_TIME;
-	const char	*tenant = outbox_tenant_name(ep->tenant);
-	size_t		 most = OUTBOX_FIGURE_BYTES * (OUTBOX_HISTOGRAM_BUCKETS + OUTBOX_FIGURES);
-	uint64		 latencies[OUTBOX_HISTOGRAM_BUCKETS] = {0};
-	OutboxFigures *f;
-	uint8		  *p;
+	uint8 counts[(1 + OUTBOX_NUMBER_BYTES) * (OUTBOX_HISTOGRAM_BUCKETS + OUTBOX_FIGURES)];
+	uint8 *p = counts;
 
 	if (t->figures_until == 0)
 		return;
 	t->figures_until = 0;
-	f = MemoryContextAlloc(tallies_cxt, offsetof(OutboxFigures, counts) + most);
-	p = f->counts;
-	for (int row = 0; t->latency && row < OUTBOX_HISTOGRAM_MINUTES; row++)
-		if (t->latency->minute[row] / OUTBOX_HISTOGRAM_MINUTES ==
-			at / OUTBOX_FIGURES_TIME)
-			for (int i = 0; i < OUTBOX_HISTOGRAM_BUCKETS; i++)
-				latencies[i] += t->latency->count[row][i];
-	for (int i = 0; i < OUTBOX_HISTOGRAM_BUCKETS; i++)
-		p = put_figure(p, i, latencies[i]);
-	f->delivered = t->delivered - t->figures_base[OUTBOX_COUNT_DELIVERED];
-	f->failed = t->failed_attempts - t->figures_failed;
-	p = put_figure(p, OUTBOX_FIGURE_COUNTER + OUTBOX_COUNT_DELIVERED, f->delivered);
+	if (t->latency)
+		p = put_latencies(p, t->latency, at);
+	p = outbox_put_figure(p, OUTBOX_FIGURE_COUNTER + OUTBOX_COUNT_DELIVERED,
+						  t->delivered - t->figures_base[OUTBOX_COUNT_DELIVERED]);
 	for (int c = OUTBOX_COUNT_DELIVERED + 1; c < OUTBOX_FIGURES; c++)
-		p = put_figure(p, OUTBOX_FIGURE_COUNTER + c, t->count[c] - t->figures_base[c]);
-	f->size = (int) (p - f->counts);
-	f->endpoint_id = ep->id;
-	f->at = at;
-
-	/* The name comes behind the counts, in place of the room that they did not need. */
-	f = repalloc(f,
-				 offsetof(OutboxFigures, counts) + f->size +
-					 (tenant ? strlen(tenant) + 1 : 0));
-	f->tenant = tenant ? strcpy((char *) f->counts + f->size, tenant) : NULL;
-	keep_figures(f);
+		p = outbox_put_figure(p, OUTBOX_FIGURE_COUNTER + c,
+							  t->count[c] - t->figures_base[c]);
+	keep_figures(ep->id, outbox_tenant_name(ep->tenant), at, counts, p - counts);
 }
 
 void
 outbox_tally_look(TimestampTz at, int64 oldest_usec, int64 memory)
 {
-	OutboxFigures *f;
-	uint8		  *p;
+	uint8  counts[3 * (1 + OUTBOX_NUMBER_BYTES)];
+	uint8 *p = outbox_put_figure(counts, OUTBOX_FIGURE_LOOKS, 1);
 
 	if (tallies_cxt == NULL)
 		make_contexts();
-	f = MemoryContextAllocZero(tallies_cxt,
-							   offsetof(OutboxFigures, counts) + 3 * OUTBOX_FIGURE_BYTES);
-	p = put_figure(f->counts, OUTBOX_FIGURE_LOOKS, 1);
-	p = put_figure(p, OUTBOX_FIGURE_OLDEST, oldest_usec / (USECS_PER_SEC / 10));
-	p = put_figure(p, OUTBOX_FIGURE_MEMORY, memory / 1024);
-	f->size = (int) (p - f->counts);
-	f->at = at;
-	keep_figures(f);
+	p = outbox_put_figure(p, OUTBOX_FIGURE_OLDEST, oldest_usec / (USECS_PER_SEC / 10));
+	p = outbox_put_figure(p, OUTBOX_FIGURE_MEMORY, memory / 1024);
+	keep_figures(0, NULL, at, counts, p - counts);
 }
 
 /* Something is about to be counted at this time. */
@@ -219,7 +226,6 @@ begin_figures(OutboxEndpoint *ep, TimestampTz now)
 	t->figures_until = now - now % OUTBOX_FIGURES_TIME + OUTBOX_FIGURES_TIME;
 	memcpy(t->figures_base, t->count, sizeof(t->figures_base));
 	t->figures_base[OUTBOX_COUNT_DELIVERED] = t->delivered;
-	t->figures_failed = t->failed_attempts;
 }
 
 /* ------------------------------------------------------------ counters */

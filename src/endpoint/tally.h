@@ -49,26 +49,49 @@ extern void outbox_tally_rest(OutboxEndpoint *ep, TimestampTz now);
 extern void outbox_tally_free(OutboxEndpoint *ep);
 
 /*
- * What an endpoint did in a bucket of figures that has ended.  'counts' has OUTBOX_FIGURE_BYTES
- * for each count that is not 0: its number, and the count.  Two of them in a row are their
- * sum.
+ * What an endpoint did in a bucket of figures that has ended.  An entry has its number, the
+ * length of its tenant's name (0: none), the name, the length of its counts, and the counts:
+ * a byte that says which, and how many, of each that is not 0.  A number has 7 bits in a byte,
+ * the lowest ones first, and the highest bit in all but its last byte.  One entry behind the
+ * other is their sum.
  */
-#define OUTBOX_FIGURE_BYTES 5
+#define OUTBOX_NUMBER_BYTES 5 /* at most */
 
 typedef struct OutboxFigures
 {
 	dlist_node	node;
 	int32		endpoint_id;
-	char	   *tenant; /* NULL: none */
-	TimestampTz at;		/* its beginning */
-	int64		delivered;
-	int64		failed; /* attempts */
+	TimestampTz at; /* its beginning */
 	int			size;
-	uint8		counts[FLEXIBLE_ARRAY_MEMBER];
+	uint8		entry[FLEXIBLE_ARRAY_MEMBER];
 } OutboxFigures;
 
+static inline uint8 *
+outbox_put_number(uint8 *p, uint32 n)
+{
+	for (; n >= 0x80; n >>= 7)
+		*p++ = (uint8) (n | 0x80);
+	*p++ = (uint8) n;
+	return p;
+}
+
+/* Writes a count, if it is not 0. */
+static inline uint8 *
+outbox_put_figure(uint8 *p, int which, int64 count)
+{
+	if (count <= 0)
+		return p;
+	*p++ = (uint8) which;
+	return outbox_put_number(p, (uint32) Min(count, PG_UINT32_MAX));
+}
+
+/* Writes an entry, which takes so many bytes at most. */
+#define OUTBOX_ENTRY_BYTES(length, size) (3 * OUTBOX_NUMBER_BYTES + (length) + (size))
+extern uint8 *outbox_put_entry(uint8 *p, uint32 endpoint_id, const char *tenant,
+							   size_t length, const uint8 *counts, size_t size);
+
 /*
- * Numbers in 'counts': buckets of latencies come first, then counters.  The last ones are of
+ * Which counts there are: buckets of latencies come first, then counters.  The last ones are of
  * the whole database, in the figures of no endpoint (0): how often it was looked at, the age
  * of the oldest event that waits in tenths of a second, and the memory of the workers in kB.
  */

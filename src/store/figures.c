@@ -2,19 +2,22 @@
  * figures.c
  *	  Owns outbox.figures: figures of endpoints, in buckets of five minutes and of an hour.
  *
- * A bucket is counted in memory (tally.c), and written once it has ended.  A row has the
- * figures of a block of endpoints that one worker serves.  Later ones of the same block and
- * time are added to it, as the next bucket of the hour is.  A crash loses the open buckets.
- * Figures of the whole database have the endpoint 0.
+ * A bucket is counted in memory (tally.c), and its entry written once it has ended.  A row
+ * has the entries of a block of endpoints, and is never changed: later ones of the same block
+ * and time are another row.  The rows of an hour are made from those of its five minutes when
+ * a later hour has some.  A crash loses the open buckets.  Figures of the whole database have
+ * the endpoint 0.
+ *
+ * The hours up to the newest row of an hour are made.  An entry of one of them that comes too
+ * late for it is written to both widths.  A lock keeps the two apart.
  *
  * The table has three pieces for each width, used in turn: which one follows from the time of
  * the bucket.  A piece is emptied before the first row of another turn.
  */
 #include "base/outbox.h"
 
-#include "port/pg_bswap.h"
+#include "funcapi.h"
 #include "storage/lmgr.h"
-#include "utils/lsyscache.h"
 #include "utils/fmgrprotos.h"
 
 #include "base/crash_point.h"
@@ -30,18 +33,33 @@
 /* Buckets end together.  They are written together, so many and the rest of their block in a
  * transaction. */
 #define GATHER_FOR (1 * USECS_PER_SEC)
-#define AT_ONCE 200
-#define BLOCK 32 /* endpoints */
+#define AT_ONCE 2000
+#define BLOCK 64 /* endpoints; outbox.figures() has this number, too */
 
 #define LOCKED_AGAIN \
 	(10 * USECS_PER_SEC) /* µs: after a piece that is to be emptied was locked */
 
 #define PIECES 3 /* of each width */
 
-/* How long each piece is in use, which is half of the time for which figures are kept. */
-static const int64 turns[] = {USECS_PER_DAY, 45 * USECS_PER_DAY};
+enum
+{
+	FIVE_MINUTES,
+	HOURS,
+	WIDTHS
+};
 
-static int64	   in_turn[lengthof(turns)]; /* the last one that was begun */
+/* How long each piece is in use, which is half of the time for which figures are kept. */
+static const int64 turns[WIDTHS] = {USECS_PER_DAY, 45 * USECS_PER_DAY};
+
+/* What a transaction writes. */
+typedef struct Writing
+{
+	OutboxRows	rows[WIDTHS * PIECES];
+	TimestampTz written; /* tells rows of the same block and time apart */
+	int64		turn[WIDTHS];
+} Writing;
+
+static int64	   in_turn[WIDTHS]; /* the last one that was begun */
 static TimestampTz again_at;
 
 TimestampTz
@@ -108,192 +126,302 @@ has_other_turn(int piece, int width, int64 turn)
 }
 
 /*
- * Empties the piece that a turn begins with.  Looks again once it has the lock: another worker
- * may have emptied it, and have written to it.  Returns false if another session has a lock.
+ * Empties the piece of a bucket if another turn has used it.  Looks again once it has the
+ * lock: another worker may have emptied it, and have written to it.  Returns the piece, or -1
+ * if another session has a lock.
  */
-static bool
-begin_turn(int piece, int width, int64 turn)
+static int
+piece_of(Writing *w, int width, TimestampTz at)
 {
-	Oid table = outbox_table_oid(OUTBOX_TABLE_FIGURES_0 + piece);
+	int64 turn = at / turns[width];
+	int	  piece = width * PIECES + (int) (turn % PIECES);
+	Oid	  table = outbox_table_oid(OUTBOX_TABLE_FIGURES_0 + piece);
 
-	if (!has_other_turn(piece, width, turn))
-		return true;
-	if (!ConditionalLockRelationOid(table, AccessExclusiveLock))
+	if (turn != w->turn[width] && has_other_turn(piece, width, turn))
+	{
+		if (!ConditionalLockRelationOid(table, AccessExclusiveLock))
+			return -1;
+		if (has_other_turn(piece, width, turn))
+			outbox_empty_table(table);
+		OUTBOX_CRASH_POINT("figures.emptied");
+	}
+	w->turn[width] = turn;
+	return piece;
+}
+
+/* Hours are made while nothing else is written. */
+static bool
+begin(Writing *w, LOCKMODE mode)
+{
+	memset(w, 0, sizeof(Writing));
+	w->written = GetCurrentTimestamp();
+	memcpy(w->turn, in_turn, sizeof(in_turn));
+	if (!outbox_txn_begin(true))
 		return false;
-	if (has_other_turn(piece, width, turn))
-		outbox_empty_table(table);
-	OUTBOX_CRASH_POINT("figures.emptied");
+	if (outbox_lock_if_free(OUTBOX_TABLE_FIGURES, OUTBOX_TABLE_FIGURES, mode) &&
+		outbox_lock_if_free(OUTBOX_TABLE_FIGURES_0, OUTBOX_TABLE_FIGURES_5,
+							RowExclusiveLock))
+		return true;
+	outbox_txn_abort();
+	return false;
+}
+
+static void
+commit(const Writing *w)
+{
+	outbox_txn_commit();
+	memcpy(in_turn, w->turn, sizeof(in_turn));
+}
+
+static TimestampTz
+hour_of(TimestampTz at)
+{
+	return at - at % USECS_PER_HOUR;
+}
+
+/* Returns the end of the hours that are made. */
+static TimestampTz
+made_until(void)
+{
+	static SPIPlanPtr plan;
+	TimestampTz		  newest = 0;
+
+	outbox_plan_run(&plan, "SELECT max(at) FROM outbox.figures WHERE piece IN (3, 4, 5)");
+	outbox_read_row(0, into_time(&newest));
+	return newest ? newest + USECS_PER_HOUR : 0;
+}
+
+/* Returns the first hour that has rows of five minutes and is not made. */
+static TimestampTz
+next_hour(void)
+{
+	TimestampTz first = 0;
+
+	outbox_query("SELECT COALESCE(min(at), 'infinity') FROM outbox.figures"
+				 " WHERE piece IN (0, 1, 2) AND at >= $1",
+				 arg_time(made_until()));
+	outbox_read_row(0, into_time(&first));
+	return TIMESTAMP_NOT_FINITE(first) ? first : hour_of(first);
+}
+
+typedef enum Made
+{
+	MADE_ALL,
+	MADE_ONE,
+	MADE_LOCKED
+} Made;
+
+/* Makes the rows of the next hour, if it is before this one. */
+static Made
+make_hour(TimestampTz before)
+{
+	static TimestampTz made_before; /* 0: not known */
+	Writing			   w;
+	TimestampTz		   hour;
+	int				   piece;
+
+	if (made_before == before)
+		return MADE_ALL;
+	if (!begin(&w, ShareRowExclusiveLock))
+		return MADE_LOCKED;
+	hour = next_hour();
+	if (hour >= before)
+	{
+		outbox_txn_commit();
+		made_before = before;
+		return MADE_ALL;
+	}
+	piece = piece_of(&w, HOURS, hour);
+	if (piece < 0)
+	{
+		outbox_txn_abort();
+		return MADE_LOCKED;
+	}
+	outbox_query(
+		"INSERT INTO outbox.figures (piece, at, written, block, entries)"
+		" SELECT $1, $2, $3, block, outbox.figures_sum(string_agg(entries, ''), NULL, true)"
+		" FROM outbox.figures WHERE piece IN (0, 1, 2) AND at >= $2 AND at < $4"
+		" GROUP BY block",
+		arg_int2(piece), arg_time(hour), arg_time(w.written),
+		arg_time(hour + USECS_PER_HOUR));
+	OUTBOX_CRASH_POINT("figures.hour");
+	commit(&w);
+	return MADE_ONE;
+}
+
+/* Returns false if another session has a lock. */
+static bool
+put_row(Writing *w, int width, TimestampTz at, int block, StringInfo entries)
+{
+	int			piece = piece_of(w, width, at);
+	OutboxRows *rows;
+
+	if (piece < 0)
+		return false;
+	rows = &w->rows[piece];
+	put_value(rows, TimestampTzGetDatum(at));
+	put_value(rows, TimestampTzGetDatum(w->written));
+	put_value(rows, Int32GetDatum(block));
+	put_value(rows, Int16GetDatum(piece));
+	put_value(rows,
+			  PointerGetDatum(cstring_to_text_with_len(entries->data, entries->len)));
 	return true;
 }
 
-/* 'nulls' NULL: none is NULL. */
-static Datum
-array_of(Datum *values, bool *nulls, int n, Oid type)
+/*
+ * Puts the entries of the next block, from 'first' on, into a row, and into one of their hour
+ * if that is made.  Returns the entry behind them (NULL: there is none), and adds to '*n'.
+ * False: another session has a lock.
+ */
+static bool
+put_block(Writing *w, TimestampTz made, dlist_node **next, int *n)
 {
-	int	  dims[1] = {n};
-	int	  lbs[1] = {1};
-	int16 len;
-	bool  byval;
-	char  align;
+	const OutboxFigures *first = dlist_container(OutboxFigures, node, *next);
+	int					 block = first->endpoint_id / BLOCK;
+	StringInfoData		 entries;
 
-	get_typlenbyvalalign(type, &len, &byval, &align);
-	return PointerGetDatum(
-		construct_md_array(values, nulls, 1, dims, lbs, type, len, byval, align));
+	initStringInfo(&entries);
+	for (;;)
+	{
+		const OutboxFigures *f = dlist_container(OutboxFigures, node, *next);
+
+		if (f->at != first->at || f->endpoint_id / BLOCK != block)
+			break;
+		appendBinaryStringInfo(&entries, (const char *) f->entry, f->size);
+		++*n;
+		if (!dlist_has_next(outbox_tally_figures(), *next))
+		{
+			*next = NULL;
+			break;
+		}
+		*next = dlist_next_node(outbox_tally_figures(), *next);
+	}
+	return put_row(w, FIVE_MINUTES, first->at, block, &entries) &&
+		(hour_of(first->at) >= made ||
+		 put_row(w, HOURS, hour_of(first->at), block, &entries));
 }
 
-/*
- * Parts of a statement about figures "r": its block, figures added up by endpoint, and columns
- * of a row that has several.
- */
-#define BLOCK_OF_R "r.endpoint_id / " CppAsString2(BLOCK)
-#define ADDED_UP \
-	"r.endpoint_id, r.tenant," \
-	" LEAST(sum(r.delivered), 2147483647)::int4 AS delivered," \
-	" LEAST(sum(r.failed), 2147483647)::int4 AS failed," \
-	" outbox.figures_sum(string_agg(r.counts, '')) AS counts"
-#define AS_ROW \
-	"array_agg(r.endpoint_id), array_agg(r.tenant), array_agg(r.delivered)," \
-	" array_agg(r.failed), array_agg(r.counts)"
-
-static bool
-are_of_one_row(const OutboxFigures *a, const OutboxFigures *b)
+/* Writes some entries, and returns how many.  -1: another session has a lock. */
+static int
+write_some(void)
 {
-	return a->at == b->at && a->endpoint_id / BLOCK == b->endpoint_id / BLOCK;
+	dlist_node *next = dlist_head_node(outbox_tally_figures());
+	Writing		w;
+	TimestampTz made;
+	int			n = 0;
+
+	if (!begin(&w, RowExclusiveLock))
+		return -1;
+	made = made_until();
+	while (next != NULL && n < AT_ONCE)
+		if (!put_block(&w, made, &next, &n))
+		{
+			outbox_txn_abort();
+			return -1;
+		}
+	for (int i = 0; i < (int) lengthof(w.rows); i++)
+		if (w.rows[i].n > 0)
+			outbox_append_rows(outbox_table_oid(OUTBOX_TABLE_FIGURES_0 + i), &w.rows[i]);
+	OUTBOX_CRASH_POINT("figures.written");
+	commit(&w);
+	return n;
 }
 
 void
 outbox_figures_write(void *arg)
 {
-	TimestampTz		   now = *(TimestampTz *) arg;
-	Datum			   columns[8][AT_ONCE + BLOCK];
-	bool			   no_tenant[AT_ONCE + BLOCK];
-	int64			   begun[lengthof(turns)];
-	Datum			   args[8];
-	int				   n = 0;
-	static const Oid   element[] = {INT4OID, TEXTOID,  TIMESTAMPTZOID, INT8OID,
-									INT8OID, BYTEAOID, INT4OID,		   INT4OID};
-	static SPIPlanPtr  plan;
-	dlist_iter		   iter;
-	dlist_mutable_iter gone;
-	OutboxFigures	  *last = NULL;
+	TimestampTz	   now = *(TimestampTz *) arg;
+	OutboxFigures *first;
+	Made		   made;
+	int			   n = 0;
 
 	if (dlist_is_empty(outbox_tally_figures()))
 		return;
-	if (!outbox_txn_begin(true))
-	{
-		again_at = now + LOCKED_AGAIN;
-		return;
-	}
-	memcpy(begun, in_turn, sizeof(begun));
 	outbox_tally_sort_figures();
-	dlist_foreach(iter, outbox_tally_figures())
-	{
-		OutboxFigures *f = dlist_container(OutboxFigures, node, iter.cur);
-		bytea		  *counts;
-
-		if (n == AT_ONCE + BLOCK || (n >= AT_ONCE && !are_of_one_row(f, last)))
-			break;
-		last = f;
-		counts = palloc(VARHDRSZ + f->size);
-		SET_VARSIZE(counts, VARHDRSZ + f->size);
-		memcpy(VARDATA(counts), f->counts, f->size);
-		columns[0][n] = Int32GetDatum(f->endpoint_id);
-		no_tenant[n] = f->tenant == NULL;
-		columns[1][n] = f->tenant ? CStringGetTextDatum(f->tenant) : (Datum) 0;
-		columns[2][n] = TimestampTzGetDatum(f->at);
-		columns[3][n] = Int64GetDatum(f->delivered);
-		columns[4][n] = Int64GetDatum(f->failed);
-		columns[5][n] = PointerGetDatum(counts);
-		for (int width = 0; width < (int) lengthof(turns); width++)
-		{
-			int64 turn = f->at / turns[width];
-			int	  piece = width * PIECES + (int) (turn % PIECES);
-
-			if (turn > begun[width] && !begin_turn(piece, width, turn))
-			{
-				outbox_txn_abort();
-				again_at = now + LOCKED_AGAIN;
-				return;
-			}
-			begun[width] = Max(begun[width], turn);
-			columns[6 + width][n] = Int32GetDatum(piece);
-		}
-		n++;
-	}
-	for (int c = 0; c < (int) lengthof(args); c++)
-		args[c] = array_of(columns[c], c == 1 ? no_tenant : NULL, n, element[c]);
-	outbox_plan_run(
-		&plan,
-		"INSERT INTO outbox.figures AS f"
-		" SELECT r.piece, " BLOCK_OF_R ", r.at, $9, " AS_ROW
-		" FROM (SELECT w.piece, w.at, " ADDED_UP
-		" FROM unnest($1, $2, $3, $4, $5, $6, $7, $8) AS r (endpoint_id, tenant, at,"
-		" delivered, failed, counts, piece, hour_piece)"
-		" CROSS JOIN LATERAL (VALUES (r.piece, r.at),"
-		" (r.hour_piece, date_trunc('hour', r.at, 'UTC'))) AS w (piece, at)"
-		" GROUP BY w.piece, r.endpoint_id, w.at, r.tenant) r"
-		" GROUP BY r.piece, " BLOCK_OF_R ", r.at"
-		" ON CONFLICT (block, at, piece, worker) DO UPDATE"
-		" SET (endpoint_ids, tenants, delivered, failed, counts) ="
-		" (SELECT " AS_ROW " FROM (SELECT " ADDED_UP
-		" FROM unnest(f.endpoint_ids || EXCLUDED.endpoint_ids, f.tenants || EXCLUDED.tenants,"
-		" f.delivered || EXCLUDED.delivered, f.failed || EXCLUDED.failed,"
-		" f.counts || EXCLUDED.counts) r (endpoint_id, tenant, delivered, failed, counts)"
-		" GROUP BY r.endpoint_id, r.tenant) r)",
-		arg_datum(INT4ARRAYOID, args[0]), arg_datum(TEXTARRAYOID, args[1]),
-		arg_datum(TIMESTAMPTZARRAYOID, args[2]), arg_datum(INT8ARRAYOID, args[3]),
-		arg_datum(INT8ARRAYOID, args[4]), arg_datum(BYTEAARRAYOID, args[5]),
-		arg_datum(INT4ARRAYOID, args[6]), arg_datum(INT4ARRAYOID, args[7]),
-		arg_int4(outbox_worker_number));
-	OUTBOX_CRASH_POINT("figures.written");
-	outbox_txn_commit();
-	memcpy(in_turn, begun, sizeof(in_turn));
-	dlist_foreach_modify(gone, outbox_tally_figures())
-	{
-		if (n-- == 0)
-			break;
-		outbox_tally_free_figures(dlist_container(OutboxFigures, node, gone.cur));
-	}
+	first = dlist_head_element(OutboxFigures, node, outbox_tally_figures());
+	made = make_hour(hour_of(first->at));
+	if (made == MADE_ALL)
+		n = write_some();
+	if (made == MADE_LOCKED || n < 0)
+		again_at = now + LOCKED_AGAIN;
+	for (; n > 0; n--)
+		outbox_tally_free_figures(
+			dlist_head_element(OutboxFigures, node, outbox_tally_figures()));
 }
 
 /* ------------------------------------------------------------ for SQL */
 
-/* Adds up counts.  Bytes that are none are passed over. */
-static void
-add_up(const bytea *counts, uint64 *sum)
+typedef struct Entry
 {
-	const uint8 *p = (const uint8 *) VARDATA_ANY(counts);
-	const uint8 *end = p + VARSIZE_ANY_EXHDR(counts);
+	uint32		 endpoint_id;
+	uint32		 tenant_length; /* 0: none */
+	const char	*tenant;
+	const uint8 *counts;
+	const uint8 *end;
+} Entry;
 
-	memset(sum, 0, sizeof(uint64) * 256);
-	for (; end - p >= OUTBOX_FIGURE_BYTES; p += OUTBOX_FIGURE_BYTES)
+/* Reads a number, and moves '*p' behind it.  False: there is none. */
+static bool
+get_number(const uint8 **p, const uint8 *end, uint32 *n)
+{
+	*n = 0;
+	for (int shift = 0; shift < 7 * OUTBOX_NUMBER_BYTES && *p < end; shift += 7)
 	{
-		uint32 n;
+		uint8 byte = *(*p)++;
 
-		CHECK_FOR_INTERRUPTS();
-		memcpy(&n, p + 1, sizeof(n));
-		sum[*p] += pg_ntoh32(n);
+		*n |= (uint32) (byte & 0x7f) << shift;
+		if (byte < 0x80)
+			return true;
+	}
+	return false;
+}
+
+/* Reads the next entry, and moves '*p' behind it.  False: there is none. */
+static bool
+next_entry(const uint8 **p, const uint8 *end, Entry *e)
+{
+	uint32 size;
+
+	CHECK_FOR_INTERRUPTS();
+	if (!get_number(p, end, &e->endpoint_id) || !get_number(p, end, &e->tenant_length) ||
+		e->tenant_length > end - *p)
+		return false;
+	e->tenant = (const char *) *p;
+	*p += e->tenant_length;
+	if (!get_number(p, end, &size) || size > end - *p)
+		return false;
+	e->counts = *p;
+	e->end = *p += size;
+	return true;
+}
+
+static void
+add_up(const Entry *e, uint64 *sum)
+{
+	const uint8 *p = e->counts;
+	uint32		 n;
+
+	while (p < e->end)
+	{
+		int which = *p++;
+
+		if (!get_number(&p, e->end, &n))
+			break;
+		sum[which] += n;
 	}
 }
 
-OUTBOX_FUNCTION(outbox_figures_sum_1_0, 1)
+static int
+compare_entries(const void *a, const void *b)
 {
-	uint64 sum[256];
-	bytea *result = palloc(VARHDRSZ + lengthof(sum) * OUTBOX_FIGURE_BYTES);
-	uint8 *p = (uint8 *) VARDATA(result);
+	const Entry *l = a;
+	const Entry *r = b;
 
-	add_up(PG_GETARG_BYTEA_PP(0), sum);
-	for (int i = 0; i < (int) lengthof(sum); i++)
-		if (sum[i] > 0)
-		{
-			uint32 n = pg_hton32((uint32) Min(sum[i], PG_UINT32_MAX));
-
-			*p = (uint8) i;
-			memcpy(p + 1, &n, sizeof(n));
-			p += OUTBOX_FIGURE_BYTES;
-		}
-	SET_VARSIZE(result, (char *) p - (char *) result);
-	PG_RETURN_BYTEA_P(result);
+	if (l->endpoint_id != r->endpoint_id)
+		return l->endpoint_id < r->endpoint_id ? -1 : 1;
+	if (l->tenant_length != r->tenant_length)
+		return l->tenant_length < r->tenant_length ? -1 : 1;
+	return memcmp(l->tenant, r->tenant, l->tenant_length);
 }
 
 static int
@@ -305,41 +433,68 @@ compare_ids(const void *a, const void *b)
 	return (l > r) - (l < r);
 }
 
-/* figures_of(endpoint_ids, counts, wanted): wanted is sorted. */
-OUTBOX_FUNCTION(outbox_figures_of_1_0, 3)
+/* Appends the sum of 'n' entries, as one of the first one's endpoint. */
+static void
+append_sum(StringInfo result, const Entry *first, int n)
 {
-	StringInfoData found;
-	ArrayType	  *wanted = PG_ARGISNULL(2) ? NULL : PG_GETARG_ARRAYTYPE_P(2);
-	int			   nwanted = 0;
-	Datum		  *ids, *counts;
-	bool		  *no_id, *no_counts;
-	int			   nids, ncounts;
+	uint64 sum[256] = {0};
+	uint8  counts[lengthof(sum) * (1 + OUTBOX_NUMBER_BYTES)];
+	uint8 *p = counts;
 
-	if (PG_ARGISNULL(0) || PG_ARGISNULL(1) || (wanted && ARR_HASNULL(wanted)))
+	for (int i = 0; i < n; i++)
+		add_up(&first[i], sum);
+	for (int i = 0; i < (int) lengthof(sum); i++)
+		p = outbox_put_figure(p, i, (int64) sum[i]);
+	enlargeStringInfo(result,
+					  (int) (OUTBOX_ENTRY_BYTES(first->tenant_length, p - counts)));
+	p = outbox_put_entry((uint8 *) result->data + result->len, first->endpoint_id,
+						 first->tenant, first->tenant_length, counts, p - counts);
+	result->len = (int) (p - (uint8 *) result->data);
+}
+
+/* figures_sum(entries, wanted, apart): wanted is sorted. */
+OUTBOX_FUNCTION(outbox_figures_sum_1_0, 3)
+{
+	bytea		  *all = PG_ARGISNULL(0) ? NULL : PG_GETARG_BYTEA_PP(0);
+	ArrayType	  *wanted = PG_ARGISNULL(1) ? NULL : PG_GETARG_ARRAYTYPE_P(1);
+	bool		   apart = !PG_ARGISNULL(2) && PG_GETARG_BOOL(2);
+	int			   nwanted = 0;
+	const uint8	  *p, *end;
+	Entry		  *entries;
+	int			   n = 0, max = 64;
+	StringInfoData result;
+
+	if (all == NULL || (wanted && ARR_HASNULL(wanted)))
 		PG_RETURN_NULL();
 	if (wanted)
 		nwanted = ArrayGetNItems(ARR_NDIM(wanted), ARR_DIMS(wanted));
-	deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), INT4OID, sizeof(int32), true,
-					  TYPALIGN_INT, &ids, &no_id, &nids);
-	deconstruct_array(PG_GETARG_ARRAYTYPE_P(1), BYTEAOID, -1, false, TYPALIGN_INT,
-					  &counts, &no_counts, &ncounts);
-	initStringInfo(&found);
-	for (int i = 0; i < Min(nids, ncounts); i++)
+	p = (const uint8 *) VARDATA_ANY(all);
+	end = p + VARSIZE_ANY_EXHDR(all);
+	entries = palloc(sizeof(Entry) * max);
+	while (next_entry(&p, end, &entries[n]))
 	{
-		struct varlena *one = (struct varlena *) DatumGetPointer(counts[i]);
-		int32			id = DatumGetInt32(ids[i]);
+		int32 id = (int32) entries[n].endpoint_id;
 
-		CHECK_FOR_INTERRUPTS();
-		if (no_id[i] || no_counts[i])
+		if (wanted &&
+			!bsearch(&id, ARR_DATA_PTR(wanted), nwanted, sizeof(id), compare_ids))
 			continue;
-		if (wanted == NULL ||
-			bsearch(&id, ARR_DATA_PTR(wanted), nwanted, sizeof(id), compare_ids))
-			appendBinaryStringInfo(&found, VARDATA_ANY(one),
-								   (int) VARSIZE_ANY_EXHDR(one));
+		if (++n == max)
+			entries = repalloc_huge(entries, sizeof(Entry) * (max *= 2));
 	}
-	if (found.len == 0)
+	if (n == 0)
 		PG_RETURN_NULL();
-	PG_RETURN_TEXT_P(cstring_to_text_with_len(found.data, found.len));
+	if (apart)
+		qsort(entries, n, sizeof(Entry), compare_entries);
+	initStringInfo(&result);
+	for (int i = 0, run; i < n; i += run)
+	{
+		for (run = 1; i + run < n &&
+			 (!apart || compare_entries(&entries[i], &entries[i + run]) == 0);
+			 run++)
+			;
+		append_sum(&result, &entries[i], run);
+	}
+	PG_RETURN_BYTEA_P(cstring_to_text_with_len(result.data, result.len));
 }
 
 /* The counts of some counters, as members of an object that are not 0.  Returns their sum. */
@@ -360,6 +515,48 @@ put_classes(StringInfo json, const uint64 *sum, OutboxCounter first, OutboxCount
 	return all;
 }
 
+/* Adds up all entries. */
+static void
+add_up_all(const bytea *all, uint64 *sum)
+{
+	const uint8 *p = (const uint8 *) VARDATA_ANY(all);
+	const uint8 *end = p + VARSIZE_ANY_EXHDR(all);
+	Entry		 e;
+
+	while (next_entry(&p, end, &e))
+		add_up(&e, sum);
+}
+
+/* figures_of(entries) */
+OUTBOX_FUNCTION(outbox_figures_of_1_0, 1)
+{
+	bytea		*all = PG_GETARG_BYTEA_PP(0);
+	const uint8 *p = (const uint8 *) VARDATA_ANY(all);
+	const uint8 *end = p + VARSIZE_ANY_EXHDR(all);
+	OutboxRows	 row = {0};
+	Entry		 e;
+
+	InitMaterializedSRF(fcinfo, 0);
+	while (next_entry(&p, end, &e))
+	{
+		uint64 sum[256] = {0};
+		uint64 failed = 0;
+
+		add_up(&e, sum);
+		for (int c = OUTBOX_COUNT_TIMEOUT; c <= OUTBOX_COUNT_ANSWER; c++)
+			failed += sum[OUTBOX_FIGURE_COUNTER + c];
+		put_value(&row, Int32GetDatum((int32) e.endpoint_id));
+		put_if(&row, e.tenant_length > 0,
+			   PointerGetDatum(
+				   cstring_to_text_with_len(e.tenant, (int) e.tenant_length)));
+		put_value(&row,
+				  Int64GetDatum(sum[OUTBOX_FIGURE_COUNTER + OUTBOX_COUNT_DELIVERED]));
+		put_value(&row, Int64GetDatum(failed));
+		outbox_add_row(fcinfo, &row);
+	}
+	return (Datum) 0;
+}
+
 OUTBOX_FUNCTION(outbox_figures_shown_1_0, 1)
 {
 	static const struct
@@ -369,13 +566,13 @@ OUTBOX_FUNCTION(outbox_figures_shown_1_0, 1)
 	} parts[] = {{"latency_p50_ms", 0.50},
 				 {"latency_p95_ms", 0.95},
 				 {"latency_p99_ms", 0.99}};
-	uint64		   sum[256];
+	uint64		   sum[256] = {0};
 	uint32		   latencies[OUTBOX_HISTOGRAM_BUCKETS];
 	int64		   total = 0;
 	uint64		   n;
 	StringInfoData json, classes;
 
-	add_up(PG_GETARG_BYTEA_PP(0), sum);
+	add_up_all(PG_GETARG_BYTEA_PP(0), sum);
 	initStringInfo(&json);
 	initStringInfo(&classes);
 	for (int i = 0; i < OUTBOX_HISTOGRAM_BUCKETS; i++)

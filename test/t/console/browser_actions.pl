@@ -68,16 +68,13 @@ CREATE FUNCTION before(OUT at timestamptz, OUT piece int, OUT n int) RETURNS SET
 SELECT a, (extract(epoch FROM a - '2000-01-01Z'::timestamptz)::int8 / 86400 % 3)::int, n::int
 FROM generate_series(1, 72) n, LATERAL (SELECT date_bin('5 min', now(), '2000-01-01Z') - n * interval '5 min' AS a) t $$;
 INSERT INTO outbox.figures
-SELECT b.piece, f.block, b.at, f.worker, f.endpoint_ids, f.tenants, f.delivered, f.failed,
-	ARRAY(SELECT outbox.figures_sum(decode(repeat(encode(c.counts, 'hex'), (22 + 14 * sin(b.n / 9.0) + 2 * sin(b.n * 1.7))::int), 'hex'))
-	      FROM unnest(f.counts) WITH ORDINALITY c (counts, i) ORDER BY c.i)
+SELECT b.at, f.written, f.block, b.piece,
+	outbox.figures_sum(decode(repeat(encode(f.entries, 'hex'), (22 + 14 * sin(b.n / 9.0) + 2 * sin(b.n * 1.7))::int), 'hex'), NULL, true)
 FROM outbox.figures f, before() b WHERE f.piece IN (0, 1, 2) ON CONFLICT DO NOTHING;
-INSERT INTO outbox.figures AS f
-SELECT piece, 0, at, 0, '{0}', '{NULL}', '{0}', '{0}',
-	ARRAY['\xfd00000001fe'::bytea || int4send((40 + 30 * sin(n / 5.0))::int) || '\xff' || int4send((21000 + 900 * sin(n / 14.0))::int)]
-FROM before() ON CONFLICT (block, at, piece, worker) DO UPDATE
-SET endpoint_ids = f.endpoint_ids || 0, tenants = f.tenants || NULL::text, delivered = f.delivered || 0,
-	failed = f.failed || 0, counts = f.counts || EXCLUDED.counts
+INSERT INTO outbox.figures
+SELECT at, now(), 0, piece, set_byte(set_byte(set_byte('\x000008fd01fe00ff808001', 6, (40 + 30 * sin(n / 5.0))::int),
+	8, 128 + memory % 128), 9, 128 + memory / 128 % 128)
+FROM before(), LATERAL (SELECT (21000 + 900 * sin(n / 14.0))::int AS memory) m
 SQL
 endpoint_shows($node, 'warehouse', "state = 'backing_off'", 'the next worker knows of all this');
 

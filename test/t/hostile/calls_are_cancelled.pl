@@ -15,7 +15,8 @@ CREATE TABLE large AS SELECT
     (SELECT array_agg(n) FROM generate_series(2147383647, 2147483646) n) AS ids,
     (SELECT jsonb_agg(n) FROM generate_series(1, 120000) n) AS payload,
     (SELECT jsonb_object_agg('k' || n, n) FROM generate_series(1, 40000) n) AS object,
-    decode(repeat('0100000001', 200000), 'hex') AS counts,
+    '\x070080ea30'::bytea || decode(repeat('0101', 400000), 'hex') AS counts,
+    decode(repeat('0700020101', 200000), 'hex') AS entries,
     decode(repeat('01ff', 500000), 'hex') AS pending,
     repeat('k', 1000000) AS text;
 SQL
@@ -29,8 +30,9 @@ my %calls = (
 	'is_asked' => q(outbox.is_asked(2147483647, 'retry', n)),
 	'pending_seqs of 4,000,000' => q(cardinality(outbox.pending_seqs(substr(pending, 1, 1000000 - n % 2 * 2)))),
 	'is_pending among 4,000,000' => q(outbox.is_pending(n, pending)),
-	'figures_sum of 1 MB' => q(outbox.figures_sum(substr(counts, 1, 999995 - n % 2 * 5))),
-	'figures_of 1 MB' => q(outbox.figures_of(array_fill(n::int, ARRAY[1000]), array_fill(substr(counts, 1, 1000), ARRAY[1000]), NULL)),
+	'figures_sum of 1 MB' => q(outbox.figures_sum(counts, NULL, n % 2 = 0)),
+	'figures_sum of 200,000 entries' => q(outbox.figures_sum(entries, ARRAY[7], n % 2 = 0)),
+	'figures_of 200,000 entries' => q((SELECT count(e) FROM outbox.figures_of(entries) e WHERE e.endpoint_id < n)),
 	'filter_matches of 1 MB' => q(outbox.filter_matches(payload, '$[*] > 120000')),
 	'filter_matches of 40,000 members' => q(outbox.filter_matches(object, '$.* > 40000')),
 	'order_key of 1 MB' => q(outbox.order_key(text, text || n)),
@@ -49,8 +51,8 @@ foreach my $name (sort keys %calls)
 
 # 1.1 GB of counts of 1,100 hours, which are in one bucket
 $node->safe_psql('postgres', <<'SQL');
-INSERT INTO outbox.figures (piece, block, at, worker, endpoint_ids, tenants, delivered, failed, counts)
-SELECT 3 + extract(epoch FROM h)::int8 / 2592000 % 3, 0, h, 0, '{7}', '{NULL}', '{200000}', '{0}', ARRAY[counts]
+INSERT INTO outbox.figures (at, written, block, piece, entries)
+SELECT h, now(), 0, 3 + extract(epoch FROM h - '2000-01-01Z'::timestamptz)::int8 / 3888000 % 3, counts
 FROM large, generate_series(1, 1100) n, LATERAL (SELECT date_bin('90 days', now(), '2000-01-01') - n * interval '1 hour') t (h)
 SQL
 is($node->safe_psql('postgres', "SELECT bool_and(f ->> 'latency_p50_ms' IS NOT NULL), count(*) FROM outbox.figures(bucket => '90 days', from_time => now() - interval '90 days') f"),

@@ -117,8 +117,9 @@ is(ask($usage), 'acme 325 2, globex 8 0', 'what was written is there');
 
 # --- Dropped by pieces
 
-ask("INSERT INTO outbox.figures (piece, block, at, worker, endpoint_ids, tenants, delivered, failed, counts)
-	SELECT p, 31, now() - make_interval(days => CASE WHEN p < 3 THEN 3 ELSE 135 END), 0, '{999}', '{NULL}', '{1}', '{0}', '{\"\"}' FROM generate_series(0, 5) p");
+# Entries of endpoint 999, with a delivery
+ask("INSERT INTO outbox.figures (at, written, block, piece, entries)
+	SELECT date_trunc('day', now()) - make_interval(days => CASE WHEN p < 3 THEN 3 ELSE 135 END), now(), 31, p, '\\xe70700028001' FROM generate_series(0, 5) p");
 my $old = "SELECT string_agg(DISTINCT piece::text, ' ' ORDER BY piece::text) FROM outbox.figures WHERE block = 31";
 is(ask($old), '0 1 2 3 4 5', 'rows of former turns');
 ask('DELETE FROM outbox.figures WHERE block <> 31');
@@ -130,8 +131,11 @@ ok(deliver('acme', 5), 'delivered while a piece is read');
 $held->query_safe('ROLLBACK');
 $held->quit;
 write_clock($clock, 18 * 60);
-ok(wait_sql($node, "SELECT count(*) FILTER (WHERE block <> 31 AND piece < 3) > 0 AND count(*) FILTER (WHERE block = 31) = 4 FROM outbox.figures"),
-	'the pieces that are used next are emptied, and no other');
+ok(wait_sql($node, 'SELECT count(*) > 0 FROM outbox.figures WHERE block <> 31 AND piece < 3'), 'written when the piece is free');
+is(ask('SELECT count(*) FILTER (WHERE piece < 3) || $$ $$ || count(*) FILTER (WHERE at < now() - interval $$30 days$$) FROM outbox.figures WHERE block = 31'),
+	'2 2', 'the pieces that are used next are emptied, and no other');
+is(ask('SELECT sum(e.delivered) FROM outbox.figures f, outbox.figures_of(f.entries) e WHERE f.block = 31 AND f.piece > 2 AND f.at > now() - interval $$30 days$$'),
+	3, 'and the hours of five minutes are made before');
 
 # --- How the whole database was
 
@@ -139,7 +143,7 @@ is($_->{oldest_pending_s}, undef, 'an endpoint has no figures of the whole datab
 ask("SELECT outbox.pause_endpoint('acme.a')");
 ask("SELECT outbox.emit('a', '{}', tenant => 'acme')");
 ok(wait_sql($node, "SELECT pending = 1 FROM outbox.stats WHERE endpoint = 'acme.a'"), 'an event waits');
-my $looks = "SELECT count(*) FROM outbox.figures WHERE 0 = ANY (endpoint_ids) AND piece < 3";
+my $looks = "SELECT count(*) FROM outbox.figures f, outbox.figures_of(f.entries) e WHERE e.endpoint_id = 0 AND f.piece < 3";
 my $looked = ask($looks);
 write_clock($clock, 23 * 60);
 ok(wait_sql($node, "SELECT ($looks) = $looked + 1"), 'it is looked at when five minutes have ended');
@@ -160,6 +164,42 @@ ok(wait_sql($node, "SELECT ($looks) = $looked + 3"), 'which is looked at, too');
 write_clock($clock, 40 * 60);
 ok(deliver('acme', 1), 'later, with nothing done meanwhile');
 is(ask($looks), $looked + 3, 'nothing is noted where nothing is done and nothing waits');
+
+# --- Hours are made of five minutes
+
+# What both callers see of hours before the present one, and the bill
+sub hours
+{
+	my $until = "to_time => date_trunc('hour', now()))";
+	return ask("SELECT outbox.figures(from_time => now() - interval '1 day', $until") . "\n"
+	  . ask("SELECT outbox.figures('acme.a', bucket => '1 day', from_time => now() - interval '1 day', $until") . "\n"
+	  . ask("SELECT outbox.figures(tenant => 'acme', from_time => now() - interval '1 day', $until") . "\n"
+	  . ask(q(SELECT * FROM outbox.tenant_usage(now() - interval '1 day', date_trunc('hour', now()))));
+}
+
+# Ten minutes before an hour begins, and after that
+my $begins = ask("SELECT extract(epoch FROM date_trunc('hour', now() + interval '2 hours'))::int8");
+my $made = "SELECT count(*) FROM outbox.figures WHERE at = to_timestamp($begins - 3600)";
+write_clock($clock, $begins - 600 - time);
+ok(deliver('acme', 2), 'delivered');
+write_clock($clock, $begins + 120 - time);
+ok(deliver('acme', 2), 'and in the next hour');
+ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.figures WHERE at = to_timestamp($begins - 600)"), 'five minutes are written');
+is(ask($made), 0, 'an hour is not made before a later one has figures');
+my $hours = hours();
+like($hours, qr/"delivered": 2,/, 'its figures are those of its five minutes');
+write_clock($clock, $begins + 480 - time);
+ok(wait_sql($node, "SELECT ($made) = 1"), 'then it is');
+is(hours(), $hours, 'its figures stay the same');
+
+# A row of the present hour says that it is made.
+ask("INSERT INTO outbox.figures (at, written, block, piece, entries)
+	SELECT to_timestamp($begins), now(), 31, 3 + ($begins - 946684800) / 3888000 % 3, '\\xe7070000'");
+my $fives = sum('delivered', figures('acme', 'NULL', "'300'"));
+ok(deliver('acme', 3), 'delivered in an hour that is made');
+with_clock(sub { $node->restart });
+is(sum('delivered', figures('acme', 'NULL', "'300'")), $fives + 3, 'counts in its five minutes');
+is((figures('acme'))[-1]{delivered}, 3, 'and in its hour');
 
 # --- What is refused
 
