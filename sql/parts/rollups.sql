@@ -47,8 +47,8 @@ CREATE FUNCTION outbox.figures_shown(entries bytea) RETURNS jsonb
 LANGUAGE C IMMUTABLE STRICT AS 'MODULE_PATHNAME', 'outbox_figures_shown_1_0';
 COMMENT ON FUNCTION outbox.figures_shown IS 'The sum of outbox.figures.entries, as it is shown';
 
--- An hour whose rows are not made yet has those of its five minutes.
--- The plan is made once in a session.  Rows of some endpoints are read by the key, those of all by the time.
+-- An hour that is not made yet is read from its five minutes.
+-- The plan is made once in a session.  Rows of some endpoints are read by the key, and of all by the time.
 CREATE FUNCTION outbox.figures(endpoint text DEFAULT NULL, tenant text DEFAULT NULL, bucket interval DEFAULT '1 hour',
     from_time timestamptz DEFAULT now() - interval '1 day', to_time timestamptz DEFAULT now()) RETURNS SETOF jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 100 SET search_path = pg_catalog, pg_temp SET "TimeZone" = 'UTC' SET jit = off
@@ -115,8 +115,7 @@ BEGIN
               SELECT r.at, r.entries FROM outbox.figures r
               WHERE ids IS NULL AND r.piece = t.piece AND r.at >= t.since AND r.at < t.until) f
           GROUP BY f.at) b
-    WHERE b.entries IS NOT NULL
-    GROUP BY date_bin(bucket, b.at, zero) ORDER BY date_bin(bucket, b.at, zero);
+    GROUP BY date_bin(bucket, b.at, zero) HAVING count(b.entries) > 0 ORDER BY date_bin(bucket, b.at, zero);
 END $$;
 COMMENT ON FUNCTION outbox.figures IS
 'Figures of an endpoint, of a tenant or (NULL) of all from one time to another, by buckets of five minutes or '
