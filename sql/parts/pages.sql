@@ -120,8 +120,9 @@ BEGIN
         RETURN;     -- a tenant without endpoints has no deliveries
     ELSIF event IS NOT NULL THEN
         SELECT array_agg(e.seq ORDER BY e.seq DESC, i.id), array_agg(i.id ORDER BY e.seq DESC, i.id) INTO seqs, ids
-        FROM outbox.all_events e CROSS JOIN unnest(endpoints) i (id)
-        WHERE e.id = event AND (e.seq < start[1] OR i.id > start[2] OR (i.id = start[2] AND start[3] > 0));
+        FROM (SELECT n.seq FROM outbox.all_events n WHERE n.id = event OFFSET 0) e  -- or the log is read in the order of seq
+        CROSS JOIN unnest(endpoints) i (id)
+        WHERE e.seq < start[1] OR i.id > start[2] OR (i.id = start[2] AND start[3] > 0);
         RETURN;
     END IF;
     -- Endpoints of a tenant get only its events.  Whether a topic matches is asked of all

@@ -532,14 +532,15 @@ outbox_target_has_link(const OutboxTarget *target)
 }
 
 /*
- * Events of one endpoint: in the window, and waiting in memory.  With many in flight,
- * more of the events that are read wait for an earlier event.
+ * Events of one endpoint: in the window, and waiting in memory.  With many in flight, or
+ * in a batch, more of the events that are read wait for an earlier event.
  */
 #define OUTBOX_WINDOW 1024
 #define OUTBOX_MAX_WAITING 512
 #define outbox_endpoint_waits_full(ep) \
 	((ep)->queue->nwaiting >= \
-	 Max(OUTBOX_MAX_WAITING, (ep)->pace.limits.max_in_flight / 2))
+	 Max(Max(OUTBOX_MAX_WAITING, (ep)->config.batch_size), \
+		 (ep)->pace.limits.max_in_flight / 2))
 #define OUTBOX_WINDOW_BYTES (4 * 1024 * 1024) /* of one endpoint */
 
 /*

@@ -115,6 +115,16 @@ pass('with another batch_wait it goes');
 wait_settled($node);
 ask("SELECT outbox.drop_endpoint('full')");
 
+# … also one of a thousand events of few keys, of which most wait behind another
+foreach my $ordering (qw(key strict none))
+{
+	endpoint($node, $receiver, "few_$ordering", "/ok/few_$ordering",
+		"topics => '{few_$ordering}', batch_size => 1000, batch_wait => '1 h', ordering => '$ordering'");
+	emit_at_once($node, "few_$ordering", 1000, "'k' || n % 3");
+	$receiver->wait_events(1000, path => "/ok/few_$ordering", delivered => 1);
+	is(join(' ', sizes(path => "/ok/few_$ordering")), '1000', "ordering $ordering: a thousand of three keys");
+}
+
 # One that is behind, and whose events are a few among many, reads on until a batch is full.
 endpoint($node, $receiver, 'rare', '/ok/rare', q{topics => '{rare}', batch_size => 100, max_in_flight => 1});
 pause($node, 'rare');

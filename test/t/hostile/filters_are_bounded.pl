@@ -199,6 +199,7 @@ my $replay = "SELECT outbox.portal_replay('calls', 'calls', now() - interval '1 
 ok(wait_sql($node, "SELECT pending = 0 AND pending_exact FROM outbox.stats WHERE endpoint = 'calls'"), 'ten events are judged');
 is(ask("$replay 'expected'"), 0, 'a replay of few is counted');
 ask("SELECT outbox.portal_pause_endpoint('calls', 'calls')");
+ok(wait_sql($node, "SELECT state = 'paused' AND processing = 0 AND pending_exact FROM outbox.stats WHERE endpoint = 'calls'"), 'its worker has heard of its pause');
 ask("SELECT outbox.emit('calls.a', jsonb_build_object('n', n), tenant => 'calls') FROM generate_series(1, 900) n");
 ask('BEGIN; SELECT outbox.portal_drop_endpoint(\'calls\', \'calls\'); ROLLBACK');
 ok(1, 'an endpoint that 900 refused events wait for can be dropped');

@@ -1,4 +1,4 @@
-# The pages that a function of the portal reads do not grow with the number of endpoints.
+# The pages that a function of the portal reads do not grow with the number of endpoints or events.
 # Nor do the rows that a worker reads when one endpoint is changed.
 use strict;
 use warnings;
@@ -23,7 +23,11 @@ my @calls = (
 	"SELECT outbox.portal_endpoints('t1', 'e4')",
 	"SELECT outbox.portal_secret('t1', 'e4')",
 	"SELECT outbox.portal_deliveries('t1', 'e4')",
+	"SELECT outbox.portal_deliveries('t1', 'e4', event => 'EVENT')",
+	"SELECT outbox.portal_delivery('t1', 'e4', 'EVENT')",
 	"SELECT outbox.portal_attempts('t1', 'e4')",
+	"SELECT outbox.portal_attempts('t1', 'e4', event => 'EVENT')",
+	"SELECT outbox.portal_resend('t1', 'e4', 'EVENT')",
 	"SELECT outbox.portal_figures('t1', 'e4')",
 	"SELECT outbox.portal_create_endpoint('t1', 'https://example.com/', '{\"label\": \"x\", \"timeout\": \"5 s\"}', name => 'NEW', idempotency_key => 'NEW')",
 	"SELECT outbox.portal_alter_endpoint('t1', 'e4', '{\"label\": \"NEW\"}')",
@@ -38,6 +42,7 @@ my @calls = (
 	"SELECT outbox.portal_replays('t1', 'e4')",
 	"SELECT outbox.portal_drop_endpoint('t1', 'NEW', discard => true)");
 my $made = 0;
+my $event;
 
 # Pages that each call reads once its session has been warmed up by the same calls
 sub pages
@@ -49,7 +54,7 @@ sub pages
 		$made++;
 		foreach my $call (@calls)
 		{
-			my $sql = $call =~ s/NEW/new$made/gr;
+			my $sql = $call =~ s/NEW/new$made/gr =~ s/EVENT/$event/gr;
 			push @sql, "SELECT setval(pg_get_serial_sequence('outbox.endpoint_audit', 'change_id'), max(change_id) / 100 * 100 + 99) FROM outbox.endpoint_audit \\g /dev/null"
 			  if $sql =~ /hundredth/;
 			push @sql, $round == 1 ? "$sql \\g /dev/null" : "EXPLAIN (ANALYZE, BUFFERS, TIMING off, COSTS off) $sql;";
@@ -69,8 +74,10 @@ sub pages
 ask("SELECT outbox.set_portal_limits(max_calls => 100000)");
 create(1, 10);
 ask("SELECT outbox.emit('a', '{}', tenant => 't1') FROM generate_series(1, 50)");
+$event = ask("SELECT id FROM outbox.events ORDER BY seq LIMIT 1");
 my $few = pages();
 create(11, 5000);
+ask("SELECT outbox.emit('a', '{}', tenant => 't2') FROM generate_series(1, 20000)");
 ask('VACUUM ANALYZE');
 my $many = pages();
 
