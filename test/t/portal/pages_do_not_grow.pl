@@ -27,7 +27,6 @@ my @calls = (
 	"SELECT outbox.portal_delivery('t1', 'e4', 'EVENT')",
 	"SELECT outbox.portal_attempts('t1', 'e4')",
 	"SELECT outbox.portal_attempts('t1', 'e4', event => 'EVENT')",
-	"SELECT outbox.portal_retry('t1', 'e4', event => 'EVENT')",
 	"SELECT outbox.portal_figures('t1', 'e4')",
 	"SELECT outbox.portal_create_endpoint('t1', 'https://example.com/', '{\"label\": \"x\", \"timeout\": \"5 s\"}', name => 'NEW', idempotency_key => 'NEW')",
 	"SELECT outbox.portal_alter_endpoint('t1', 'e4', '{\"label\": \"NEW\"}')",
