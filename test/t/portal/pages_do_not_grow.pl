@@ -24,7 +24,6 @@ my @calls = (
 	"SELECT outbox.portal_secret('t1', 'e4')",
 	"SELECT outbox.portal_deliveries('t1', 'e4')",
 	"SELECT outbox.portal_deliveries('t1', 'e4', event => 'EVENT')",
-	"SELECT outbox.portal_delivery('t1', 'e4', 'EVENT')",
 	"SELECT outbox.portal_attempts('t1', 'e4')",
 	"SELECT outbox.portal_attempts('t1', 'e4', event => 'EVENT')",
 	"SELECT outbox.portal_figures('t1', 'e4')",
