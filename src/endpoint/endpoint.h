@@ -538,9 +538,8 @@ outbox_target_has_link(const OutboxTarget *target)
 #define OUTBOX_WINDOW 1024
 #define OUTBOX_MAX_WAITING 512
 #define outbox_endpoint_waits_full(ep) \
-	((ep)->queue->nwaiting >= \
-	 Max(Max(OUTBOX_MAX_WAITING, (ep)->config.batch_size), \
-		 (ep)->pace.limits.max_in_flight / 2))
+	((ep)->queue->nwaiting >= Max(Max(OUTBOX_MAX_WAITING, (ep)->config.batch_size), \
+								  (ep)->pace.limits.max_in_flight / 2))
 #define OUTBOX_WINDOW_BYTES (4 * 1024 * 1024) /* of one endpoint */
 
 /*
