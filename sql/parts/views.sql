@@ -724,8 +724,12 @@ BEGIN
     END IF;
     RETURN QUERY
     WITH series AS MATERIALIZED (
-        SELECT e.* FROM outbox.endpoint_series(
-            (SELECT COALESCE(array_agg(s.endpoint_id), '{}') FROM outbox.endpoint_settings s), top) e),
+        SELECT r.* FROM (
+            SELECT COALESCE(array_agg(s.endpoint_id ORDER BY s.tenant), '{}') AS ids,
+                   COALESCE(array_agg(s.tenant ORDER BY s.tenant), '{}') AS tenants
+            FROM (SELECT n.endpoint_id, CASE WHEN top_tenants > 0 THEN n.tenant END AS tenant
+                  FROM outbox.endpoint_settings n) s) a
+        CROSS JOIN LATERAL outbox.metric_series(a.ids, a.tenants, top, top_tenants) r),
     status AS MATERIALIZED (
         SELECT s.state, s.log_bytes, s.attempts_bytes, s.parked_bytes, s.oldest_retained_at, s.version,
                s.held_steps, s.scheduled, s.next_due_at
@@ -735,13 +739,8 @@ BEGIN
         JOIN pg_database d ON d.oid = w.dboid WHERE d.datname = current_database()),
     size AS MATERIALIZED (SELECT * FROM outbox.log_size_now()),
     samples (metric, owner, label, value) AS (
-        SELECT s.metric, e.name, s.label, s.value
+        SELECT s.metric, COALESCE(e.name, s.tenant), s.label, s.value
         FROM series s LEFT JOIN outbox.endpoint_settings e USING (endpoint_id)
-        UNION ALL
-        SELECT t.metric, t.tenant, t.label, t.value
-        FROM (SELECT array_agg(s.endpoint_id ORDER BY s.tenant) AS ids, array_agg(s.tenant ORDER BY s.tenant) AS tenants
-              FROM outbox.endpoint_settings s WHERE s.tenant IS NOT NULL AND top_tenants > 0) a
-        CROSS JOIN LATERAL outbox.tenant_series(a.ids, a.tenants, top_tenants) t
         UNION ALL
         SELECT 'outbox_endpoint_retained_bytes', p.name, NULL,
                CASE WHEN l.min_seq IS NULL OR p.seq >= l.max_seq THEN 0

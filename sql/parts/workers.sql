@@ -96,27 +96,16 @@ LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_endpoint_stats_1_0';
 COMMENT ON FUNCTION outbox.endpoint_stats IS
 'Published figures of an endpoint (NULL: nothing since the server started)';
 
--- endpoint_id is NULL for figures that are summed over all of these endpoints, or counted in
--- the database.
-CREATE FUNCTION outbox.endpoint_series(ids int4[], top int4,
+-- endpoint_id and tenant are NULL for figures that are summed over all of these endpoints, or of
+-- all other tenants, or counted in the database.
+CREATE FUNCTION outbox.metric_series(ids int4[], tenants text[], top int4, top_tenants int4,
     OUT endpoint_id int4,
-    OUT metric text,
-    OUT label text,
-    OUT value float8)
-    RETURNS SETOF record
-    AS 'MODULE_PATHNAME', 'outbox_endpoint_series_1_0'
-    LANGUAGE C VOLATILE STRICT PARALLEL SAFE ROWS 500;
-COMMENT ON FUNCTION outbox.endpoint_series IS
-'Series of endpoints for outbox.metrics(): all summed, and the ones that need attention most';
-
--- tenant is NULL for the sum of all others.
-CREATE FUNCTION outbox.tenant_series(ids int4[], tenants text[], top int4,
     OUT tenant text,
     OUT metric text,
     OUT label text,
     OUT value float8)
     RETURNS SETOF record
-    AS 'MODULE_PATHNAME', 'outbox_tenant_series_1_0'
-    LANGUAGE C VOLATILE STRICT PARALLEL SAFE ROWS 100;
-COMMENT ON FUNCTION outbox.tenant_series IS
-'Series of tenants for outbox.metrics(): the ones that get most, the ones that fail most, and all others summed';
+    AS 'MODULE_PATHNAME', 'outbox_metric_series_1_0'
+    LANGUAGE C VOLATILE STRICT PARALLEL SAFE ROWS 500;
+COMMENT ON FUNCTION outbox.metric_series IS
+'Series for outbox.metrics(): endpoints that need attention most, tenants that get or fail most, and the sums';

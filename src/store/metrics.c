@@ -23,27 +23,29 @@
 #include "endpoint/tally.h"
 #include "server/shmem.h"
 
-#define SERIES_COLUMNS 4
+#define SERIES_COLUMNS 5
 
 /* Whose figures are put. */
 typedef struct Series
 {
 	ReturnSetInfo *rsinfo;
 	TimestampTz	   now;
-	const char	  *prefix; /* of all metrics */
-	Datum		   of; /* the first column (0: NULL, which means all, or all others) */
+	const char	  *prefix;	 /* of all metrics */
+	Datum		   endpoint; /* its id (0: NULL) */
+	Datum		   tenant;	 /* its name (0: NULL).  Both are 0: all, or all others */
 } Series;
 
 /* 'label' NULL: none. */
 static void
 put(const Series *series, const char *metric, const char *label, double value)
 {
-	Datum values[SERIES_COLUMNS] = {series->of,
+	Datum values[SERIES_COLUMNS] = {series->endpoint, series->tenant,
 									PointerGetDatum(cstring_to_text(
 										psprintf("%s%s", series->prefix, metric))),
 									label ? CStringGetTextDatum(label) : (Datum) 0,
 									Float8GetDatum(value)};
-	bool  nulls[SERIES_COLUMNS] = {series->of == (Datum) 0, false, label == NULL, false};
+	bool  nulls[SERIES_COLUMNS] = {series->endpoint == 0, series->tenant == 0, false,
+								   label == NULL, false};
 
 	tuplestore_putvalues(series->rsinfo->setResult, series->rsinfo->setDesc, values,
 						 nulls);
@@ -126,7 +128,8 @@ put_latency(const Series *series, const OutboxStats *s)
 static void
 put_endpoint(ReturnSetInfo *rsinfo, const OutboxStats *s, TimestampTz now)
 {
-	Series series = {rsinfo, now, "outbox_endpoint_", Int32GetDatum(s->key.endpoint_id)};
+	Series series = {rsinfo, now, "outbox_endpoint_", Int32GetDatum(s->key.endpoint_id),
+					 0};
 
 	put(&series, "state", outbox_endpoint_states[s->state], 1);
 	put_age(&series, "state_seconds", s->state_since);
@@ -213,51 +216,6 @@ insert(Rank *ranks, int *n, int most, const Rank *r)
 	ranks[low] = *r;
 }
 
-/*
- * endpoint_series(ids int[], top int): rows of outbox.metrics(), of all these endpoints
- * summed, of the 'top' endpoints that need attention most, and of the totals of the
- * database.
- */
-OUTBOX_FUNCTION(outbox_endpoint_series_1_0, 2)
-{
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	int			   most = Min(Max(PG_GETARG_INT32(1), 0), MOST_SERIES);
-	Series		   all = {rsinfo, GetCurrentTimestamp(), "outbox_", 0};
-	Rank		  *ranks = palloc(sizeof(Rank) * (most + 1));
-	Sums		   sums = {0};
-	int			   n = 0;
-	Datum		  *ids;
-	int			   nids;
-	OutboxStats	   s;
-
-	InitMaterializedSRF(fcinfo, 0);
-	outbox_expect_columns(fcinfo, rsinfo->setDesc, SERIES_COLUMNS);
-	deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), INT4OID, 4, true, TYPALIGN_INT, &ids,
-					  NULL, &nids);
-	for (int i = 0; i < nids; i++)
-	{
-		Rank r;
-
-		CHECK_FOR_INTERRUPTS();
-		if (!outbox_stats_fetch(MyDatabaseId, DatumGetInt32(ids[i]), &s))
-		{
-			sums.unknown++;
-			continue;
-		}
-		sums.states[s.state]++;
-		add_waiting(&sums.waiting, &s.waiting);
-		r = rank_of(&s);
-		if (most > 0)
-			insert(ranks, &n, most, &r);
-	}
-	put_sums(&all, &sums);
-	put_totals(&all);
-	for (int i = 0; i < n; i++)
-		if (outbox_stats_fetch(MyDatabaseId, ranks[i].endpoint_id, &s))
-			put_endpoint(rsinfo, &s, all.now);
-	return (Datum) 0;
-}
-
 /* ------------------------------------------------------------- tenants */
 
 /*
@@ -278,7 +236,7 @@ typedef struct Tenant
 static void
 put_tenant(ReturnSetInfo *rsinfo, const Tenant *t, TimestampTz now)
 {
-	Series series = {rsinfo, now, "outbox_tenant_", t->name};
+	Series series = {rsinfo, now, "outbox_tenant_", 0, t->name};
 
 	put(&series, "delivered_per_second", NULL, t->delivered);
 	put(&series, "failed_attempts_per_second", NULL, t->failed);
@@ -291,17 +249,6 @@ add_figures(Tenant *to, double delivered, double failed, const OutboxWaiting *wa
 	to->delivered += delivered;
 	to->failed += failed;
 	add_waiting(&to->waiting, waiting);
-}
-
-static void
-add_endpoint(Tenant *to, int32 id, TimestampTz now)
-{
-	OutboxStats s;
-
-	if (outbox_stats_fetch(MyDatabaseId, id, &s))
-		add_figures(to, outbox_endpoint_stats_rate(s.recent, s.recent_second, now),
-					outbox_endpoint_stats_rate(s.recent_failed, s.recent_second, now),
-					&s.waiting);
 }
 
 /*
@@ -336,51 +283,94 @@ choose(Tenant **tenants, int n, int most)
 		tenants[i]->shown = true;
 }
 
+static void
+put_tenants(ReturnSetInfo *rsinfo, Tenant *tenants, int n, int most, TimestampTz now)
+{
+	Tenant **order = palloc(sizeof(*order) * n);
+	Tenant	 others = {0};
+
+	for (int i = 0; i < n; i++)
+		order[i] = &tenants[i];
+	choose(order, n, most);
+	for (int i = 0; i < n; i++)
+	{
+		const Tenant *t = &tenants[i];
+
+		if (t->shown)
+			put_tenant(rsinfo, t, now);
+		else
+			add_figures(&others, t->delivered, t->failed, &t->waiting);
+	}
+	put_tenant(rsinfo, &others, now);
+}
+
+/* ------------------------------------------------------------- the function */
+
 /*
- * tenant_series(ids int[], tenants text[], top int): rows of outbox.metrics().  The tenant
- * of ids[n] is tenants[n], and the endpoints of one tenant are beside one another.
+ * metric_series(ids int[], tenants text[], top int, top_tenants int): rows of
+ * outbox.metrics(), of all these endpoints summed, of the 'top' endpoints that need attention
+ * most, of the totals of the database, and of tenants.  The tenant of ids[n] is tenants[n]
+ * (NULL: none that counts), and the endpoints of one tenant are beside one another.
  */
-OUTBOX_FUNCTION(outbox_tenant_series_1_0, 3)
+OUTBOX_FUNCTION(outbox_metric_series_1_0, 4)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	int			   most = Min(Max(PG_GETARG_INT32(2), 0), MOST_TENANTS);
-	TimestampTz	   now = GetCurrentTimestamp();
-	Tenant		   others = {0};
-	Tenant		  *all;
-	Tenant		 **order;
+	int			   most = Min(Max(PG_GETARG_INT32(2), 0), MOST_SERIES);
+	Series		   all = {rsinfo, GetCurrentTimestamp(), "outbox_", 0, 0};
+	Rank		  *ranks = palloc(sizeof(Rank) * (most + 1));
+	Sums		   sums = {0};
+	Tenant		  *tenants;
+	int			   n = 0;
+	int			   ntenants = 0;
 	Datum		  *ids;
 	Datum		  *names;
+	bool		  *without;
 	int			   nids;
 	int			   nnames;
-	int			   n = 0;
+	OutboxStats	   s;
 
 	InitMaterializedSRF(fcinfo, 0);
 	outbox_expect_columns(fcinfo, rsinfo->setDesc, SERIES_COLUMNS);
 	deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), INT4OID, 4, true, TYPALIGN_INT, &ids,
 					  NULL, &nids);
 	deconstruct_array(PG_GETARG_ARRAYTYPE_P(1), TEXTOID, -1, false, TYPALIGN_INT, &names,
-					  NULL, &nnames);
+					  &without, &nnames);
 	nids = Min(nids, nnames);
-	all = palloc0(sizeof(*all) * Max(nids, 1));
-	order = palloc(sizeof(*order) * Max(nids, 1));
+	tenants = palloc0(sizeof(*tenants) * Max(nids, 1));
 	for (int i = 0; i < nids; i++)
 	{
+		Rank r;
+
 		CHECK_FOR_INTERRUPTS();
-		if (i == 0 ||
-			!DatumGetBool(DirectFunctionCall2Coll(texteq, C_COLLATION_OID, names[i],
-												  all[n - 1].name)))
+		if (!without[i] &&
+			(ntenants == 0 ||
+			 !DatumGetBool(DirectFunctionCall2Coll(texteq, C_COLLATION_OID, names[i],
+												   tenants[ntenants - 1].name))))
+			tenants[ntenants++].name = names[i];
+		if (!outbox_stats_fetch(MyDatabaseId, DatumGetInt32(ids[i]), &s))
 		{
-			order[n] = &all[n];
-			all[n++].name = names[i];
+			sums.unknown++;
+			continue;
 		}
-		add_endpoint(&all[n - 1], DatumGetInt32(ids[i]), now);
+		sums.states[s.state]++;
+		add_waiting(&sums.waiting, &s.waiting);
+		r = rank_of(&s);
+		if (most > 0)
+			insert(ranks, &n, most, &r);
+		if (!without[i])
+			add_figures(&tenants[ntenants - 1],
+						outbox_endpoint_stats_rate(s.recent, s.recent_second, all.now),
+						outbox_endpoint_stats_rate(s.recent_failed, s.recent_second,
+												   all.now),
+						&s.waiting);
 	}
-	choose(order, n, most);
+	put_sums(&all, &sums);
+	put_totals(&all);
 	for (int i = 0; i < n; i++)
-		if (all[i].shown)
-			put_tenant(rsinfo, &all[i], now);
-		else
-			add_figures(&others, all[i].delivered, all[i].failed, &all[i].waiting);
-	put_tenant(rsinfo, &others, now);
+		if (outbox_stats_fetch(MyDatabaseId, ranks[i].endpoint_id, &s))
+			put_endpoint(rsinfo, &s, all.now);
+	if (ntenants > 0)
+		put_tenants(rsinfo, tenants, ntenants,
+					Min(Max(PG_GETARG_INT32(3), 0), MOST_TENANTS), all.now);
 	return (Datum) 0;
 }

@@ -24,7 +24,7 @@ SQL
 # The same call again and again, in one statement
 my %calls = (
 	'topic_in with 10,000 patterns' => q(outbox.topic_in('b.c' || n, patterns)),
-	'endpoint_series of 100,000 endpoints' => q((SELECT count(s) FROM outbox.endpoint_series(ids, n % 1000) s)),
+	'metric_series of 100,000 endpoints' => q((SELECT count(s) FROM outbox.metric_series(ids, ids::text[], n % 1000, 10) s)),
 	'endpoint_stats with ids near 2^31' => q(outbox.endpoint_stats(2147483647 - n % 100)),
 	'newest_position with ids near 2^31' => q(outbox.newest_position(2147483647 - n % 100, -n)),
 	'is_asked' => q(outbox.is_asked(2147483647, 'retry', n)),

@@ -94,7 +94,8 @@ foreach (@wrong)
 	my ($name, $challenge, $path, $words) = @$_;
 	my $reason = '';
 
-	wait_until { ($reason = ask("SELECT reason FROM outbox.stats WHERE endpoint = '$name'")) =~ /^answer/ } "$name: why";
+	# On a slow machine it has been asked for the last time before.
+	wait_until { ($reason = ask("SELECT reason FROM outbox.stats WHERE endpoint = '$name'") =~ s/^resume it to ask again: //r) =~ /^answer/ } "$name: why";
 	ref $words ? like($reason, $words, "$name: what its owner has to do") : is($reason, $words, "$name: what its owner has to do");
 	is(ask("SELECT state || ' ' || pending FROM outbox.stats WHERE endpoint = '$name'"), 'unverified 1', "$name: it is unverified, and its event waits");
 }
