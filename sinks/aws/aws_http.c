@@ -25,6 +25,7 @@
 
 #include "../sink.h"
 #include "aws_role_read.h"
+#include "transport/libcurl.h"
 
 /*
  * CURLOPT_QUICK_EXIT, without which the end of a request would wait for its lookup.
@@ -37,7 +38,6 @@
 #define BODY_KEPT (64 * 1024)	 /* bytes of buffers that a free request keeps */
 #define CONNECTIONS_MAX 200L	 /* that stay open */
 #define LOOKUPS_MAX 512L		 /* a name without an answer holds one */
-#define CONNECTION_IDLE_MAX 50L	 /* s */
 #define CONNECTION_LIFE_MAX 300L /* s; an old DNS answer is used no longer */
 #define NEVER (-1)
 
@@ -46,8 +46,8 @@ static CURLM		 *multi;
 static int			  epoll_fd = -1;
 static long long	  timer_at = NEVER; /* ms */
 static char			 *ca_file;
-static long			  tls_version = CURL_SSLVERSION_TLSv1_2; /* the lowest */
-static unsigned		  generation;							 /* of these two */
+static bool			  only_tls_1_3;
+static unsigned		  generation; /* of these two */
 static AwsRequest	 *unused;
 
 /* The limit that the last such peer exceeded, in words, and whose request that was */
@@ -146,15 +146,10 @@ static int
 before_request(void *arg, char *ip, char *local_ip, int port, int local_port)
 {
 	AwsRequest			   *r = arg;
-	struct sockaddr_storage address;
+	struct sockaddr_storage address = outbox_curl_address(ip);
 
 	services.serves(r->rest.endpoint);
 	services.rest_begins(&r->rest);
-	memset(&address, 0, sizeof(address));
-	if (inet_pton(AF_INET, ip, &((struct sockaddr_in *) &address)->sin_addr) == 1)
-		address.ss_family = AF_INET;
-	else if (inet_pton(AF_INET6, ip, &((struct sockaddr_in6 *) &address)->sin6_addr) == 1)
-		address.ss_family = AF_INET6;
 	if (!may_connect(r, (struct sockaddr *) &address))
 		return CURL_PREREQFUNC_ABORT;
 	r->connected = true;
@@ -191,25 +186,6 @@ before_handshake(CURL *easy, void *ssl_ctx, void *arg)
 															  CURLE_OUT_OF_MEMORY;
 }
 
-/* True for a coding other than chunked, which libcurl would decode unasked. */
-static bool
-is_coded(const char *line, size_t len)
-{
-	static const char name[] = "transfer-encoding:";
-	static const char chunked[] = "chunked";
-	const char		 *end = line + len;
-
-	if (len < sizeof(name) - 1 || strncasecmp(line, name, sizeof(name) - 1) != 0)
-		return false;
-	line += sizeof(name) - 1;
-	while (line < end && strchr(" \t", *line))
-		line++;
-	while (end > line && strchr(" \t\r\n", end[-1]))
-		end--;
-	return end - line != sizeof(chunked) - 1 ||
-		strncasecmp(line, chunked, sizeof(chunked) - 1) != 0;
-}
-
 static size_t
 take_header(char *line, size_t size, size_t n, void *arg)
 {
@@ -217,7 +193,7 @@ take_header(char *line, size_t size, size_t n, void *arg)
 
 	r->header_bytes += size * n;
 	r->too_long = r->too_long || r->header_bytes > HEADERS_MAX;
-	r->coded = r->coded || is_coded(line, size * n);
+	r->coded = r->coded || outbox_header_is_coding(line, size * n);
 	return r->too_long || r->coded ? 0 : size * n;
 }
 
@@ -255,64 +231,30 @@ set_constants(AwsRequest *r)
 		CURLoption option;
 		long	   value;
 	} numbers[] = {
-		{CURLOPT_POST, 1},
-		{CURLOPT_NOSIGNAL, 1},
-		{CURLOPT_NOPROGRESS, 0},
 		{CURLOPT_BUFFERSIZE, 4 * 1024}, /* filled up to a hundred times in one call */
 		{CURLOPT_QUICK_EXIT, 1},
-		{CURLOPT_FOLLOWLOCATION, 0},
-		{CURLOPT_NETRC, CURL_NETRC_IGNORED},
-		{CURLOPT_DISALLOW_USERNAME_IN_URL, 1},
-		{CURLOPT_HTTP09_ALLOWED, 0},
-		{CURLOPT_HTTP_CONTENT_DECODING, 0},
 		{CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1},
-		{CURLOPT_SSL_VERIFYPEER, 1},
-		{CURLOPT_SSL_VERIFYHOST, 2},
-		{CURLOPT_SSLVERSION, CURL_SSLVERSION_TLSv1_2},
-		/* A resumed session would not verify the certificate again. */
-		{CURLOPT_SSL_SESSIONID_CACHE, 0},
-		{CURLOPT_TCP_KEEPALIVE, 1},
 		/* "Expect:" would be signed, and not sent. */
 		{CURLOPT_EXPECT_100_TIMEOUT_MS, 200},
-		{CURLOPT_MAXAGE_CONN, CONNECTION_IDLE_MAX},
 		{CURLOPT_MAXLIFETIME_CONN, CONNECTION_LIFE_MAX},
 	};
-	bool ok = true;
+	const OutboxCurlHooks hooks = {.take_header = take_header,
+								   .take_body = take_body,
+								   .open_socket = open_socket,
+								   .before_request = before_request,
+								   .before_lookup = before_lookup,
+								   .before_handshake = services.bound_tls ?
+									   before_handshake :
+									   NULL,
+								   .after_work = after_work};
+	bool ok = outbox_curl_set_constants(r->easy, &hooks, r, r->errbuf, ca_file,
+										only_tls_1_3);
 
 	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
 		ok = ok &&
 			curl_easy_setopt(r->easy, numbers[i].option, numbers[i].value) == CURLE_OK;
-
-#define SET(option, value) ok = ok && curl_easy_setopt(r->easy, option, value) == CURLE_OK
-	SET(CURLOPT_PROTOCOLS_STR, "http,https");
-	SET(CURLOPT_SSLVERSION, tls_version);
-	SET(CURLOPT_PROXY, "");
-	SET(CURLOPT_NOPROXY, "*");
-	SET(CURLOPT_PRIVATE, r);
-	SET(CURLOPT_ERRORBUFFER, r->errbuf);
-	SET(CURLOPT_HEADERFUNCTION, take_header);
-	SET(CURLOPT_HEADERDATA, r);
-	SET(CURLOPT_WRITEFUNCTION, take_body);
-	SET(CURLOPT_WRITEDATA, r);
-	SET(CURLOPT_XFERINFOFUNCTION, after_work);
-	SET(CURLOPT_XFERINFODATA, r);
-	SET(CURLOPT_OPENSOCKETFUNCTION, open_socket);
-	SET(CURLOPT_OPENSOCKETDATA, r);
-	SET(CURLOPT_PREREQFUNCTION, before_request);
-	SET(CURLOPT_PREREQDATA, r);
-	SET(CURLOPT_RESOLVER_START_FUNCTION, before_lookup);
-	if (services.bound_tls)
-	{
-		SET(CURLOPT_SSL_CTX_FUNCTION, before_handshake);
-		SET(CURLOPT_SSL_CTX_DATA, r);
-	}
-	/* Without a directory the file is loaded once, and no other authority is trusted. */
-	if (ca_file)
-		SET(CURLOPT_CAINFO, ca_file);
-	if (ca_file || curl_version_info(CURLVERSION_NOW)->cainfo)
-		SET(CURLOPT_CAPATH, NULL);
-#undef SET
-	return ok;
+	return ok && curl_easy_setopt(r->easy, CURLOPT_PROXY, "") == CURLE_OK &&
+		curl_easy_setopt(r->easy, CURLOPT_NOPROXY, "*") == CURLE_OK;
 }
 
 AwsRequest *
@@ -555,48 +497,18 @@ aws_http_fd(void)
 	return epoll_fd;
 }
 
-/* A line that is longer than libcurl's buffer is a lack of memory to libcurl before 8.6. */
-static bool
-line_is_too_long(const AwsRequest *r, CURLcode code)
-{
-#if LIBCURL_VERSION_NUM >= 0x080600
-	return code == CURLE_TOO_LARGE;
-#else
-	return code == CURLE_OUT_OF_MEMORY && r->connected;
-#endif
-}
-
 static OutboxFailure
 failure_of(const AwsRequest *r, CURLcode code)
 {
 	if (r->refused)
 		return OUTBOX_FAILURE_ADDRESS;
-	if (r->too_long || r->coded || line_is_too_long(r, code))
+	if (r->too_long || r->coded || outbox_curl_line_is_too_long(code, r->connected))
 		return OUTBOX_FAILURE_PROTOCOL;
 	if (r->exceeded)
 		return OUTBOX_FAILURE_TLS;
-	switch (code)
-	{
-		case CURLE_COULDNT_RESOLVE_HOST:
-			return OUTBOX_FAILURE_DNS;
-		case CURLE_COULDNT_CONNECT:
-			return OUTBOX_FAILURE_CONNECT;
-		case CURLE_OPERATION_TIMEDOUT:
-			return r->connected ? OUTBOX_FAILURE_TIMEOUT : OUTBOX_FAILURE_CONNECT;
-		case CURLE_SSL_CONNECT_ERROR:
-		case CURLE_PEER_FAILED_VERIFICATION:
-		case CURLE_SSL_CACERT_BADFILE:
-			return OUTBOX_FAILURE_TLS;
-		case CURLE_GOT_NOTHING:
-		case CURLE_RECV_ERROR:
-		case CURLE_SEND_ERROR:
-		case CURLE_PARTIAL_FILE:
-			return OUTBOX_FAILURE_CLOSED;
-		case CURLE_OUT_OF_MEMORY:
-			return OUTBOX_FAILURE_INTERNAL;
-		default:
-			return OUTBOX_FAILURE_PROTOCOL;
-	}
+	if (code == CURLE_OPERATION_TIMEDOUT && !r->connected)
+		return OUTBOX_FAILURE_CONNECT;
+	return outbox_curl_failure(code);
 }
 
 static void
@@ -609,7 +521,7 @@ explain(const AwsRequest *r, CURLcode code, AwsEnd *end)
 		snprintf(end->words, sizeof(end->words),
 				 "address %s is %s, and not in outbox.allowed_networks", r->address,
 				 r->refused);
-	else if (r->too_long || line_is_too_long(r, code))
+	else if (r->too_long || outbox_curl_line_is_too_long(code, r->connected))
 		snprintf(end->words, sizeof(end->words), "its answer is too long");
 	else if (r->coded || code == CURLE_BAD_CONTENT_ENCODING)
 		snprintf(end->words, sizeof(end->words),
@@ -676,7 +588,7 @@ aws_http_next(AwsEnd *end)
 void
 aws_http_set_tls(const char *file, bool only_1_3)
 {
-	tls_version = only_1_3 ? CURL_SSLVERSION_TLSv1_3 : CURL_SSLVERSION_TLSv1_2;
+	only_tls_1_3 = only_1_3;
 	free(ca_file);
 	ca_file = file && file[0] ? strdup(file) : NULL;
 	generation++;

@@ -42,68 +42,6 @@ libcurl_text(OutboxTransfer *t)
 	return t->errbuf;
 }
 
-/* The failure for each error of libcurl.  An error that is not listed is internal. */
-static const struct
-{
-	CURLcode	  code;
-	OutboxFailure failure;
-} failures[] = {
-	{CURLE_COULDNT_RESOLVE_PROXY, OUTBOX_FAILURE_DNS},
-	{CURLE_COULDNT_RESOLVE_HOST, OUTBOX_FAILURE_DNS},
-	{CURLE_COULDNT_CONNECT, OUTBOX_FAILURE_CONNECT},
-	{CURLE_ABORTED_BY_CALLBACK, OUTBOX_FAILURE_CONNECT},
-	{CURLE_OPERATION_TIMEDOUT, OUTBOX_FAILURE_TIMEOUT},
-	{CURLE_SSL_CONNECT_ERROR, OUTBOX_FAILURE_TLS},
-	{CURLE_PEER_FAILED_VERIFICATION, OUTBOX_FAILURE_TLS},
-	{CURLE_SSL_CERTPROBLEM, OUTBOX_FAILURE_TLS},
-	{CURLE_BAD_FUNCTION_ARGUMENT, OUTBOX_FAILURE_TLS}, /* a private key, libcurl 8.23 */
-	{CURLE_SSL_CIPHER, OUTBOX_FAILURE_TLS},
-	{CURLE_SSL_CACERT_BADFILE, OUTBOX_FAILURE_TLS},
-	{CURLE_SSL_CRL_BADFILE, OUTBOX_FAILURE_TLS},
-	{CURLE_SSL_ISSUER_ERROR, OUTBOX_FAILURE_TLS},
-	{CURLE_SSL_INVALIDCERTSTATUS, OUTBOX_FAILURE_TLS},
-	{CURLE_SSL_CLIENTCERT, OUTBOX_FAILURE_TLS},
-	{CURLE_SSL_ENGINE_NOTFOUND, OUTBOX_FAILURE_TLS},
-	{CURLE_SSL_ENGINE_SETFAILED, OUTBOX_FAILURE_TLS},
-	{CURLE_SSL_ENGINE_INITFAILED, OUTBOX_FAILURE_TLS},
-	{CURLE_USE_SSL_FAILED, OUTBOX_FAILURE_TLS},
-	{CURLE_OK, OUTBOX_FAILURE_CLOSED},
-	{CURLE_GOT_NOTHING, OUTBOX_FAILURE_CLOSED},
-	{CURLE_SEND_ERROR, OUTBOX_FAILURE_CLOSED},
-	{CURLE_RECV_ERROR, OUTBOX_FAILURE_CLOSED},
-	{CURLE_PARTIAL_FILE, OUTBOX_FAILURE_CLOSED},
-	{CURLE_PROXY, OUTBOX_FAILURE_CLOSED},
-	{CURLE_WRITE_ERROR, OUTBOX_FAILURE_PROTOCOL},
-	{CURLE_UNSUPPORTED_PROTOCOL, OUTBOX_FAILURE_PROTOCOL},
-	{CURLE_WEIRD_SERVER_REPLY, OUTBOX_FAILURE_PROTOCOL},
-	{CURLE_BAD_CONTENT_ENCODING, OUTBOX_FAILURE_PROTOCOL},
-	{CURLE_HTTP2, OUTBOX_FAILURE_PROTOCOL},
-	{CURLE_HTTP2_STREAM, OUTBOX_FAILURE_PROTOCOL},
-};
-
-static OutboxFailure
-failure_of(CURLcode code)
-{
-	for (int i = 0; i < (int) lengthof(failures); i++)
-		if (failures[i].code == code)
-			return failures[i].failure;
-	return OUTBOX_FAILURE_INTERNAL;
-}
-
-/*
- * True if libcurl gave up because a header line is longer than its buffer.  Before
- * 8.6.0 it reports that as a lack of memory.
- */
-static bool
-line_is_too_long(const OutboxTransfer *t, CURLcode code)
-{
-#if LIBCURL_VERSION_NUM >= 0x080600
-	return code == CURLE_TOO_LARGE;
-#else
-	return code == CURLE_OUT_OF_MEMORY && t->connected;
-#endif
-}
-
 static void
 explain_no_connection(OutboxTransfer *t)
 {
@@ -174,8 +112,8 @@ explain_tls(OutboxTransfer *t, CURLcode code)
 bool
 outbox_http_is_lost(const OutboxTransfer *t, CURLcode code)
 {
-	return failure_of(code) == OUTBOX_FAILURE_CLOSED && t->connected && !t->exceeded &&
-		t->head.state == OUTBOX_HEAD_STATUS && t->head.bytes == 0 &&
+	return outbox_curl_failure(code) == OUTBOX_FAILURE_CLOSED && t->connected &&
+		!t->exceeded && t->head.state == OUTBOX_HEAD_STATUS && t->head.bytes == 0 &&
 		(!t->tried || strncmp(t->errbuf, "Connection died", 15) == 0);
 }
 
@@ -215,7 +153,7 @@ explain_closed(OutboxTransfer *t, CURLcode code)
 void
 outbox_http_explain(OutboxTransfer *t, CURLcode code)
 {
-	OutboxFailure failure = failure_of(code);
+	OutboxFailure failure = outbox_curl_failure(code);
 
 	if (t->exceeded)
 	{
@@ -230,9 +168,9 @@ outbox_http_explain(OutboxTransfer *t, CURLcode code)
 						 "the answer has a transfer coding other than chunked", "");
 		return;
 	}
-	if (line_is_too_long(t, code))
+	if (outbox_curl_line_is_too_long(code, t->connected))
 		t->head.state = OUTBOX_HEAD_OVERSIZED;
-	if (line_is_too_long(t, code) ||
+	if (outbox_curl_line_is_too_long(code, t->connected) ||
 		(failure == OUTBOX_FAILURE_PROTOCOL && t->head.state == OUTBOX_HEAD_OVERSIZED))
 		outbox_http_fail(t, OUTBOX_FAILURE_PROTOCOL,
 						 "the header of the answer is too long", "");

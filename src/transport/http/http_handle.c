@@ -26,7 +26,6 @@
 #define PROXY_BYTES_MAX (64 * 1024) /* of a proxy's answer to CONNECT */
 
 /* Idle connections are closed earlier than most receivers close them (60 s and more). */
-#define CONNECTION_IDLE_MAX 50L		 /* s */
 #define CONNECTION_LIFETIME_MAX 300L /* s; an old DNS answer is used no longer */
 #define CA_AGE_MAX 60L				 /* s for which CA files are cached */
 
@@ -105,19 +104,9 @@ before_request(void *arg, char *ip, char *local_ip, int port, int local_port)
 	t->connected = true;
 	if (!outbox_http_is_proxied(t))
 	{
-		union
-		{
-			struct sockaddr		sa;
-			struct sockaddr_in	v4;
-			struct sockaddr_in6 v6;
-		} address;
+		struct sockaddr_storage address = outbox_curl_address(ip);
 
-		memset(&address, 0, sizeof(address));
-		if (inet_pton(AF_INET, ip, &address.v4.sin_addr) == 1)
-			address.sa.sa_family = AF_INET;
-		else if (inet_pton(AF_INET6, ip, &address.v6.sin6_addr) == 1)
-			address.sa.sa_family = AF_INET6;
-		if (!address_is_allowed(t, &address.sa))
+		if (!address_is_allowed(t, (struct sockaddr *) &address))
 		{
 			t->tried = false;
 			return CURL_PREREQFUNC_ABORT;
@@ -228,35 +217,7 @@ on_progress(void *arg, curl_off_t all_down, curl_off_t down, curl_off_t all_up,
 	return 1;
 }
 
-/* Sets the options that depend on the settings.  A reload makes new handles. */
-static bool
-set_settings(CURL *easy)
-{
-	const char *ca = outbox_ssl_ca_file;
-	const char *cert = outbox_ssl_cert_file;
-	const char *key = outbox_ssl_key_file;
-	long		version = outbox_ssl_min_protocol_version == OUTBOX_TLS_1_3 ?
-			   CURL_SSLVERSION_TLSv1_3 :
-			   CURL_SSLVERSION_TLSv1_2;
-
-	/*
-	 * Without a file of its own, a handle uses the system's bundle.  libcurl's default
-	 * directory of certificates would count beside either file.  It would also keep
-	 * libcurl from loading the file once for many connections, and each connection
-	 * would have a copy of all certificates.
-	 */
-	if (ca && ca[0] && curl_easy_setopt(easy, CURLOPT_CAINFO, ca) != CURLE_OK)
-		return false;
-	if (((ca && ca[0]) || curl_version_info(CURLVERSION_NOW)->cainfo) &&
-		curl_easy_setopt(easy, CURLOPT_CAPATH, NULL) != CURLE_OK)
-		return false;
-	return curl_easy_setopt(easy, CURLOPT_SSLVERSION, version) == CURLE_OK &&
-		curl_easy_setopt(easy, CURLOPT_SSLCERT, cert && cert[0] ? cert : NULL) ==
-		CURLE_OK &&
-		curl_easy_setopt(easy, CURLOPT_SSLKEY, key && key[0] ? key : NULL) == CURLE_OK;
-}
-
-/* Sets the options that never change. */
+/* Sets the options that never change, or with a reload, which makes new handles. */
 static bool
 set_constants(OutboxTransfer *t)
 {
@@ -264,70 +225,46 @@ set_constants(OutboxTransfer *t)
 	{
 		CURLoption option;
 		long	   value;
-	} numbers[] =
-	{ {CURLOPT_POST, 1},
-	  {CURLOPT_NOPROGRESS, 0},
-	  {CURLOPT_NOSIGNAL, 1},
-	  {CURLOPT_FOLLOWLOCATION, 0},
-	  {CURLOPT_NETRC, CURL_NETRC_IGNORED},
-	  {CURLOPT_DISALLOW_USERNAME_IN_URL, 1},
-	  {CURLOPT_HTTP09_ALLOWED, 0},
-	  {CURLOPT_HTTP_CONTENT_DECODING, 0},
-	  {CURLOPT_SUPPRESS_CONNECT_HEADERS, 1},
-	  {CURLOPT_HEADEROPT, CURLHEADER_SEPARATE},
-	  {CURLOPT_SSL_VERIFYPEER, 1},
-	  {CURLOPT_SSL_VERIFYHOST, 2},
-	  {CURLOPT_PROXY_SSL_VERIFYPEER, 1},
-	  {CURLOPT_PROXY_SSL_VERIFYHOST, 2},
-	  /* A resumed session would not verify the certificate again. */
-	  {CURLOPT_SSL_SESSIONID_CACHE, 0},
-	  {CURLOPT_TCP_NODELAY, 1},
-	  {CURLOPT_TCP_KEEPALIVE, 1},
-	  {CURLOPT_MAXAGE_CONN, CONNECTION_IDLE_MAX},
-	  {CURLOPT_UPLOAD_BUFFERSIZE, 16 * 1024},
-	  /* libcurl fills it up to a hundred times in one call, before it looks at others. */
-	  {CURLOPT_BUFFERSIZE, 2 * 1024},
-	  /*
-	   * libcurl would look through all its addresses after each request.  It has no
-	   * address that may be too old: http_lookup.c gives it the addresses of names.
-	   */
-	  {CURLOPT_DNS_CACHE_TIMEOUT, -1},
-#if LIBCURL_VERSION_NUM < 0x075500
-	  {CURLOPT_PROTOCOLS, CURLPROTO_HTTP | CURLPROTO_HTTPS},
-#endif
+	} numbers[] = {
+		{CURLOPT_SUPPRESS_CONNECT_HEADERS, 1},
+		{CURLOPT_HEADEROPT, CURLHEADER_SEPARATE},
+		{CURLOPT_PROXY_SSL_VERIFYPEER, 1},
+		{CURLOPT_PROXY_SSL_VERIFYHOST, 2},
+		{CURLOPT_TCP_NODELAY, 1},
+		{CURLOPT_UPLOAD_BUFFERSIZE, 16 * 1024},
+		/* libcurl fills it up to a hundred times in one call, before it looks at others. */
+		{CURLOPT_BUFFERSIZE, 2 * 1024},
+		/*
+		 * libcurl would look through all its addresses after each request.  It has no
+		 * address that may be too old: http_lookup.c gives it the addresses of names.
+		 */
+		{CURLOPT_DNS_CACHE_TIMEOUT, -1},
 	};
-	CURL *easy = t->easy;
-	bool  ok = true;
+	const OutboxCurlHooks hooks = {.take_header = take_header,
+								   .take_body = take_body,
+								   .open_socket = open_socket,
+								   .before_request = before_request,
+								   .before_lookup = before_lookup,
+								   .before_handshake = outbox_http_config.tls_is_bounded ?
+									   before_handshake :
+									   NULL,
+								   .after_work = on_progress};
+	const char			 *cert = outbox_ssl_cert_file;
+	const char			 *key = outbox_ssl_key_file;
+	CURL				 *easy = t->easy;
+	bool ok = outbox_curl_set_constants(easy, &hooks, t, t->errbuf, outbox_ssl_ca_file,
+										outbox_ssl_min_protocol_version ==
+											OUTBOX_TLS_1_3);
 
 	for (size_t i = 0; i < lengthof(numbers); i++)
 		ok = ok &&
 			curl_easy_setopt(easy, numbers[i].option, numbers[i].value) == CURLE_OK;
 
 #define SET(option, value) ok = ok && curl_easy_setopt(easy, option, value) == CURLE_OK
-#if LIBCURL_VERSION_NUM >= 0x075500
-	SET(CURLOPT_PROTOCOLS_STR, "http,https");
-#endif
 	SET(CURLOPT_NOPROXY, ""); /* $no_proxy is ignored, too */
-	SET(CURLOPT_PRIVATE, t);
-	SET(CURLOPT_ERRORBUFFER, t->errbuf);
-	SET(CURLOPT_HEADERFUNCTION, take_header);
-	SET(CURLOPT_HEADERDATA, t);
-	SET(CURLOPT_WRITEFUNCTION, take_body);
-	SET(CURLOPT_WRITEDATA, t);
-	SET(CURLOPT_OPENSOCKETFUNCTION, open_socket);
-	SET(CURLOPT_OPENSOCKETDATA, t);
 	SET(CURLOPT_CLOSESOCKETFUNCTION, outbox_http_close_socket);
-	SET(CURLOPT_PREREQFUNCTION, before_request);
-	SET(CURLOPT_PREREQDATA, t);
-	if (outbox_http_config.tls_is_bounded)
-	{
-		SET(CURLOPT_SSL_CTX_FUNCTION, before_handshake);
-		SET(CURLOPT_SSL_CTX_DATA, t);
-	}
-	SET(CURLOPT_XFERINFOFUNCTION, on_progress);
-	SET(CURLOPT_XFERINFODATA, t);
-	SET(CURLOPT_RESOLVER_START_FUNCTION, before_lookup);
-	SET(CURLOPT_RESOLVER_START_DATA, t);
+	SET(CURLOPT_SSLCERT, cert && cert[0] ? cert : NULL);
+	SET(CURLOPT_SSLKEY, key && key[0] ? key : NULL);
 	/* Without one, OpenSSL asks for that of the key on the terminal, and waits. */
 	SET(CURLOPT_KEYPASSWD, "");
 #undef SET
@@ -341,7 +278,7 @@ outbox_http_make_handle(OutboxTransfer *t)
 	curl_easy_cleanup(t->easy);
 	t->rest.easy = t->easy = curl_easy_init();
 	t->rest.paused = false;
-	if (t->easy == NULL || !set_constants(t) || !set_settings(t->easy))
+	if (t->easy == NULL || !set_constants(t))
 	{
 		curl_easy_cleanup(t->easy);
 		t->easy = NULL;

@@ -18,34 +18,6 @@
 #define HEAD_BYTES_MAX (64 * 1024)
 #define HEAD_LINES_MAX 1000
 
-/* The text without blanks and an end of a line around it. */
-static const char *
-trimmed(const char *text, size_t len, size_t *trimmed_len)
-{
-	while (len > 0 && (*text == ' ' || *text == '\t'))
-	{
-		text++;
-		len--;
-	}
-	while (len > 0 &&
-		   (text[len - 1] == ' ' || text[len - 1] == '\t' || text[len - 1] == '\r' ||
-			text[len - 1] == '\n'))
-		len--;
-	*trimmed_len = len;
-	return text;
-}
-
-/* The value of a header line if it has that name, otherwise NULL. */
-static const char *
-header_value(const char *line, size_t len, const char *name, size_t *value_len)
-{
-	size_t namelen = strlen(name);
-
-	if (len <= namelen || line[namelen] != ':' || strncasecmp(line, name, namelen) != 0)
-		return NULL;
-	return trimmed(line + namelen + 1, len - namelen - 1, value_len);
-}
-
 /*
  * The status in "HTTP/1.1 204 No Content".  0: there is no number, 1000: it is too
  * large.
@@ -68,12 +40,12 @@ static void
 take_permission(OutboxHead *head, const char *line, size_t len)
 {
 	size_t		vlen;
-	const char *value = header_value(line, len, "webhook-allowed-origin", &vlen);
+	const char *value = outbox_header_value(line, len, "webhook-allowed-origin", &vlen);
 
 	if (value)
 		head->allowed = (vlen == 1 && value[0] == '*') ||
 			(vlen == strlen(head->origin) && strncasecmp(value, head->origin, vlen) == 0);
-	value = header_value(line, len, "webhook-allowed-rate", &vlen);
+	value = outbox_header_value(line, len, "webhook-allowed-rate", &vlen);
 	if (value)
 	{
 		int64 rate = 0;
@@ -109,7 +81,7 @@ keep_line(OutboxHead *head, const char *line, size_t len)
 	/* A line without a name continues the one before. */
 	if (name_len == 0 || line[0] == ' ' || line[0] == '\t')
 		return;
-	value = trimmed(colon + 1, len - name_len - 1, &value_len);
+	value = outbox_header_trimmed(colon + 1, len - name_len - 1, &value_len);
 	cut = value_len > VALUE_KEPT;
 	value_len = Min(value_len, VALUE_KEPT);
 	if (strncasecmp(line, "set-cookie", 10) == 0)
@@ -193,27 +165,25 @@ outbox_head_line(OutboxHead *head, OutboxOutcome *outcome, const char *line, siz
 			return head->state = OUTBOX_HEAD_STATUS;
 		case 'C':
 		case 'c':
-			value = header_value(line, len, "content-encoding", &vlen);
+			value = outbox_header_value(line, len, "content-encoding", &vlen);
 			if (value && vlen > 0 &&
 				!(vlen == 8 && strncasecmp(value, "identity", 8) == 0))
 				head->encoded = true;
 			break;
 		case 'R':
 		case 'r':
-			value = header_value(line, len, "retry-after", &vlen);
+			value = outbox_header_value(line, len, "retry-after", &vlen);
 			if (value)
 				outcome->retry_after = outbox_http_retry_after(value, vlen, now);
 			break;
 		case 'T':
 		case 't':
-			/* libcurl would decode it unasked, and a little can be decoded for ever. */
-			value = header_value(line, len, "transfer-encoding", &vlen);
-			if (value && !(vlen == 7 && strncasecmp(value, "chunked", 7) == 0))
+			if (outbox_header_is_coding(line, len))
 				return head->state = OUTBOX_HEAD_CODED;
 			break;
 		case 'W':
 		case 'w':
-			value = header_value(line, len, "webhook-delivery", &vlen);
+			value = outbox_header_value(line, len, "webhook-delivery", &vlen);
 			if (value && vlen == 7 && strncasecmp(value, "disable", 7) == 0)
 				head->disable = true;
 			else if (value && vlen == 13 && strncasecmp(value, "abort-message", 13) == 0)

@@ -9,11 +9,11 @@
 #include "format/header_lines.h"
 #include "transport/http/http.h"
 
-#include <curl/curl.h>
 #include <time.h>
 #include <sys/socket.h>
 
 #include "transport/address.h"
+#include "transport/libcurl.h"
 #include "lib/ilist.h"
 
 /*
