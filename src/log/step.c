@@ -20,11 +20,11 @@
 #include "postmaster/interrupt.h"
 #include "utils/builtins.h"
 #include "utils/resowner.h"
-#include "utils/tuplestore.h"
 
 #include "base/compat.h"
 #include "base/log_lines.h"
 #include "base/memory.h"
+#include "base/table_rows.h"
 #include "base/version.h"
 #include "log/reserve.h"
 #include "log/step.h"
@@ -599,18 +599,15 @@ reason_of(const OutboxHold *hold)
 	return "error";
 }
 
-#define HOLD_COLUMNS 9
-
 /* outbox.step_holds(): the holds of this database's workers. */
 OUTBOX_FUNCTION(outbox_step_holds_1_0, 0)
 {
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	OutboxHold	  *copy = palloc(sizeof(OutboxHold) * OUTBOX_MAX_HOLDS);
-	TimestampTz	   now = GetCurrentTimestamp();
-	int			   n = 0;
+	OutboxHold *copy = palloc(sizeof(OutboxHold) * OUTBOX_MAX_HOLDS);
+	OutboxRows	row = {0};
+	TimestampTz now = GetCurrentTimestamp();
+	int			n = 0;
 
 	InitMaterializedSRF(fcinfo, 0);
-	outbox_expect_columns(fcinfo, rsinfo->setDesc, HOLD_COLUMNS);
 	if (outbox_shared == NULL)
 		return (Datum) 0;
 	LWLockAcquire(outbox_shared->lock, LW_SHARED);
@@ -623,20 +620,17 @@ OUTBOX_FUNCTION(outbox_step_holds_1_0, 0)
 	for (int i = 0; i < n; i++)
 	{
 		const OutboxHold *h = &copy[i];
-		bool			  nulls[HOLD_COLUMNS] = {0};
-		Datum			  values[HOLD_COLUMNS] = {Int32GetDatum(h->worker + 1),
-												  CStringGetTextDatum(step_names[h->step]),
-												  Int32GetDatum(h->endpoint_id),
-												  CStringGetTextDatum(reason_of(h)),
-												  CStringGetTextDatum(
-													  unpack_sql_state(h->sqlerrcode)),
-												  CStringGetTextDatum(h->error),
-												  Int64GetDatum(h->failures),
-												  TimestampTzGetDatum(h->since),
-												  TimestampTzGetDatum(h->next_try_at)};
 
-		nulls[2] = h->endpoint_id == 0;
-		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+		put_value(&row, Int32GetDatum(h->worker + 1));
+		put_text(&row, step_names[h->step]);
+		put_if(&row, h->endpoint_id != 0, Int32GetDatum(h->endpoint_id));
+		put_text(&row, reason_of(h));
+		put_text(&row, unpack_sql_state(h->sqlerrcode));
+		put_text(&row, h->error);
+		put_value(&row, Int64GetDatum(h->failures));
+		put_value(&row, TimestampTzGetDatum(h->since));
+		put_value(&row, TimestampTzGetDatum(h->next_try_at));
+		outbox_add_row(fcinfo, &row);
 	}
 	return (Datum) 0;
 }

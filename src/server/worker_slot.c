@@ -11,10 +11,10 @@
 #include "storage/ipc.h"
 #include "storage/proc.h"
 #include "utils/builtins.h"
-#include "utils/tuplestore.h"
 
 #include "base/compat.h"
 #include "base/settings.h"
+#include "base/table_rows.h"
 #include "base/version.h"
 #include "server/shares.h"
 #include "server/worker_slot.h"
@@ -262,15 +262,6 @@ describe(const OutboxDatabase *db, const OutboxWorker *worker, char *reason, siz
 /* µs for which the published figures of a worker count as current. */
 #define COUNTS_WITHIN (1 * USECS_PER_SEC)
 
-/* A row that is filled under the lock and stored after it. */
-typedef struct Row
-{
-	Datum			  values[STATUS_COLUMNS];
-	bool			  nulls[STATUS_COLUMNS];
-	OutboxWorkerState state;
-	char			  reason[sizeof(((OutboxDatabase *) NULL)->reason)];
-} Row;
-
 static int64
 read_u64(const pg_atomic_uint64 *number)
 {
@@ -295,51 +286,41 @@ outbox_worker_counts(int32 endpoint_id, int pid)
 }
 
 static void
-fill_row(const OutboxDatabase *db, int w, Row *row)
+put_worker(OutboxRows *row, const OutboxDatabase *db, int w)
 {
 	const OutboxWorker *worker = &db->workers[w];
+	bool				runs = worker->pid != 0;
 	TimestampTz			last_loop_at = (TimestampTz) read_u64(&worker->last_loop_at);
+	int64				resident = read_u64(&worker->resident);
+	int64				bound = read_u64(&worker->bound);
+	OutboxWorkerState	state = shown_state(worker);
+	char				reason[sizeof(db->reason)];
 
-	memset(row->nulls, 0, sizeof(row->nulls));
-	row->state = shown_state(worker);
-	describe(db, worker, row->reason, sizeof(row->reason));
+	describe(db, worker, reason, sizeof(reason));
 	if (worker->state == OUTBOX_WORKER_RUNNING && last_loop_at != 0 &&
 		late_by(last_loop_at) >= STUCK_AFTER)
 	{
-		row->state = OUTBOX_WORKER_STUCK;
+		state = OUTBOX_WORKER_STUCK;
 		snprintf(
-			row->reason, sizeof(row->reason),
+			reason, sizeof(reason),
 			"the worker does nothing since %s: it was stopped, or waits for something that does not come",
 			timestamptz_to_str(last_loop_at));
 	}
-	row->values[0] = ObjectIdGetDatum(db->dboid);
-	row->values[1] = Int32GetDatum(w + 1);
-	row->values[2] = Int32GetDatum((int32) worker->pid);
-	row->nulls[2] = worker->pid == 0;
-	row->values[5] = TimestampTzGetDatum(worker->started_at);
-	row->nulls[5] = worker->pid == 0;
-	row->values[6] = Int64GetDatum(worker->restarts);
-	row->values[7] = TimestampTzGetDatum(last_loop_at);
-	row->nulls[7] = last_loop_at == 0;
-	row->values[8] = Int64GetDatum(read_u64(&worker->endpoints));
-	row->values[9] = Int64GetDatum(read_u64(&worker->in_flight));
-	row->values[10] = Int64GetDatum(read_u64(&worker->delivered));
-	row->values[11] = Int64GetDatum(read_u64(&db->unmatched));
-	row->values[12] = Int64GetDatum(read_u64(&worker->memory));
-	row->values[13] = Int64GetDatum(read_u64(&worker->resident));
-	row->nulls[13] = DatumGetInt64(row->values[13]) == 0;
-	row->values[14] = Int64GetDatum(read_u64(&worker->bound));
-	row->nulls[14] = DatumGetInt64(row->values[14]) == 0;
-}
-
-static void
-store_row(ReturnSetInfo *rsinfo, Row *row)
-{
-	row->values[3] = CStringGetTextDatum(state_name(row->state));
-	row->nulls[4] = row->reason[0] == '\0';
-	if (!row->nulls[4])
-		row->values[4] = CStringGetTextDatum(row->reason);
-	tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, row->values, row->nulls);
+	put_value(row, ObjectIdGetDatum(db->dboid));
+	put_value(row, Int32GetDatum(w + 1));
+	put_if(row, runs, Int32GetDatum((int32) worker->pid));
+	put_text(row, state_name(state));
+	put_text(row, reason[0] ? reason : NULL);
+	put_if(row, runs, TimestampTzGetDatum(worker->started_at));
+	put_value(row, Int64GetDatum(worker->restarts));
+	put_if(row, last_loop_at != 0, TimestampTzGetDatum(last_loop_at));
+	put_value(row, Int64GetDatum(read_u64(&worker->endpoints)));
+	put_value(row, Int64GetDatum(read_u64(&worker->in_flight)));
+	put_value(row, Int64GetDatum(read_u64(&worker->delivered)));
+	put_value(row, Int64GetDatum(read_u64(&db->unmatched)));
+	put_value(row, Int64GetDatum(read_u64(&worker->memory)));
+	put_if(row, resident != 0, Int64GetDatum(resident));
+	put_if(row, bound != 0, Int64GetDatum(bound));
 }
 
 /*
@@ -347,23 +328,21 @@ store_row(ReturnSetInfo *rsinfo, Row *row)
  * probed it yet, or all slots are in use.
  */
 static void
-store_unknown(ReturnSetInfo *rsinfo, int nslots)
+put_unknown(OutboxRows *row, int nslots)
 {
-	Row row = {.state = OUTBOX_WORKER_NONE};
-
-	memset(row.nulls, true, sizeof(row.nulls));
-	row.nulls[0] = row.nulls[1] = row.nulls[3] = false;
-	row.values[0] = ObjectIdGetDatum(MyDatabaseId);
-	row.values[1] = Int32GetDatum(1);
-	if (nslots < OUTBOX_MAX_DATABASES)
-		strlcpy(row.reason, "no worker was started for this database yet",
-				sizeof(row.reason));
-	else
-		snprintf(
-			row.reason, sizeof(row.reason),
-			"one server serves %d databases, and so many others have the extension, or are being looked into",
-			OUTBOX_MAX_DATABASES);
-	store_row(rsinfo, &row);
+	put_value(row, ObjectIdGetDatum(MyDatabaseId));
+	put_value(row, Int32GetDatum(1));
+	put_null(row);
+	put_text(row, state_name(OUTBOX_WORKER_NONE));
+	put_text(
+		row,
+		nslots < OUTBOX_MAX_DATABASES ?
+			"no worker was started for this database yet" :
+			psprintf(
+				"one server serves %d databases, and so many others have the extension, or are being looked into",
+				OUTBOX_MAX_DATABASES));
+	while (row->n < STATUS_COLUMNS)
+		put_null(row);
 }
 
 /*
@@ -373,13 +352,12 @@ store_unknown(ReturnSetInfo *rsinfo, int nslots)
  */
 OUTBOX_FUNCTION(outbox_worker_status_1_0, 0)
 {
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	Row			  *rows = palloc(sizeof(Row) * OUTBOX_MAX_WORKERS);
-	bool		   ours = false;
-	int			   nslots = 0;
+	/* They are filled under the lock, and stored after it. */
+	OutboxRows *rows = palloc0(sizeof(OutboxRows) * OUTBOX_MAX_WORKERS);
+	bool		ours = false;
+	int			nslots = 0;
 
 	InitMaterializedSRF(fcinfo, 0);
-	outbox_expect_columns(fcinfo, rsinfo->setDesc, STATUS_COLUMNS);
 	if (outbox_shared == NULL)
 		return (Datum) 0;
 
@@ -392,14 +370,17 @@ OUTBOX_FUNCTION(outbox_worker_status_1_0, 0)
 		for (int w = 0; OidIsValid(db->dboid) && w < Max(db->nworkers, 1); w++)
 			if (w == 0 || db->workers[w].state != OUTBOX_WORKER_NONE ||
 				db->workers[w].absence != OUTBOX_ABSENCE_NONE)
-				fill_row(db, w, &rows[n++]);
+				put_worker(&rows[n++], db, w);
 		nslots += OidIsValid(db->dboid);
 		ours = ours || db->dboid == MyDatabaseId;
 		LWLockRelease(outbox_shared->lock);
 		for (int w = 0; w < n; w++)
-			store_row(rsinfo, &rows[w]);
+			outbox_add_row(fcinfo, &rows[w]);
 	}
 	if (!ours)
-		store_unknown(rsinfo, nslots);
+	{
+		put_unknown(&rows[0], nslots);
+		outbox_add_row(fcinfo, &rows[0]);
+	}
 	return (Datum) 0;
 }
