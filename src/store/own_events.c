@@ -99,8 +99,8 @@ outbox_own_events_waits(void)
 	return nnotices > 0 && !outbox_step_held(OUTBOX_STEP_NOTICE, 0);
 }
 
-static void
-end_settle(bool committed)
+void
+outbox_own_events_end_settle(bool committed)
 {
 	int n = 0;
 
@@ -117,18 +117,6 @@ end_settle(bool committed)
 		}
 	}
 	nnotices = n;
-}
-
-void
-outbox_own_events_committed(void)
-{
-	end_settle(true);
-}
-
-void
-outbox_own_events_rolled_back(void)
-{
-	end_settle(false);
 }
 
 static void

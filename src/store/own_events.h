@@ -17,11 +17,10 @@ extern void outbox_own_events_write(OutboxEndpoint *ep, bool disabled);
 
 /*
  * At the end of a settle's transaction, _flush writes all notices, or leaves them
- * for later.  The others are called when that transaction has ended.
+ * for later.  _end_settle is called when that transaction has ended.
  */
 extern void outbox_own_events_flush(void);
-extern void outbox_own_events_committed(void);
-extern void outbox_own_events_rolled_back(void);
+extern void outbox_own_events_end_settle(bool committed);
 
 /* True if there are notices, and writing them is not on hold. */
 extern bool outbox_own_events_waits(void);

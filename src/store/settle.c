@@ -342,7 +342,7 @@ written(Part *part, TimestampTz at)
 		outbox_totals_stored(at, XactLastCommitEnd);
 	if (part->attempts)
 		outbox_attempts_written();
-	outbox_own_events_committed();
+	outbox_own_events_end_settle(true);
 	FOREACH_IN_PART(part, iter, ep)
 	{
 		if (!ep->place.written && outbox_settle_wants(ep))
@@ -476,7 +476,7 @@ try_part(Part *part, OutboxStepError *failure)
 
 	if (outbox_step_try(write_part, part, failure))
 		return true;
-	outbox_own_events_rolled_back();
+	outbox_own_events_end_settle(false);
 	if (part->split)
 		outbox_parking_rejoin(part->split, &part->rest);
 	FOREACH_IN_PART(part, iter, ep)
