@@ -21,6 +21,7 @@
 #include "log/step.h"
 #include "log/transaction.h"
 #include "server/shares.h"
+#include "store/asked.h"
 #include "store/parked.h"
 #include "worker/busy.h"
 #include "worker/command_pass.h"
@@ -28,7 +29,7 @@
 #include "worker/operator_commands.h"
 #include "worker/slots.h"
 
-/* Commands per transaction, and µs after which it takes no more of them. */
+/* Commands of one transaction at most, and µs after which it takes no more of them. */
 #define BATCH 200
 #define BATCH_TIME (5 * 1000)
 
@@ -60,11 +61,12 @@ typedef struct Command
 	char		   *action;
 	char		   *status; /* NULL: no row in outbox.parked */
 	char		   *key;
-	bool			blocked; /* true if it is dead in a way that can block its key */
-	bool			overruled;
-	uint64			xid;   /* of the event (0: it was not found) */
-	TimestampTz		due;   /* next_attempt_at of a row that says 'retrying' */
-	ItemPointerData place; /* of the command */
+	bool			blocked;   /* true if it is dead in a way that can block its key */
+	bool			overruled; /* by a later one for another action */
+	bool			follows;   /* one that was set aside, for the same delivery */
+	uint64			xid;	   /* of the event (0: it was not found) */
+	TimestampTz		due;	   /* next_attempt_at of a row that says 'retrying' */
+	ItemPointerData place;	   /* of the command */
 	TransactionId	asked_by;
 	ItemPointerData row;	 /* of the delivery */
 	bool			changes; /* true if this row is changed */
@@ -378,34 +380,46 @@ take_effect(Command *c)
 	outbox_busy_add(c->ep);
 }
 
-/* The actions that operators ask for a delivery that waits or is dead. */
-#define ASKED "IN ('retry', 'discard', 'cancel')"
+/* True if operators ask for it where a delivery waits or is dead. */
+static bool
+is_asked(const char *action)
+{
+	return is(action, "retry") || is(action, "discard") || is(action, "cancel");
+}
+
+/* Requests are sent between batches, so a later command is found wherever it is. */
+static void
+compare(void *arg, const OutboxAsked *other)
+{
+	Command *c = arg;
+
+	if (other->id < c->id && other->retry_at > GetCurrentTransactionStartTimestamp())
+		c->follows = true;
+	if (other->id > c->id && is_asked(c->action) && is_asked(other->action) &&
+		!is(c->action, other->action))
+		c->overruled = true;
+}
 
 /*
  * Reads the next commands of this part of the pass, with the rows of their deliveries, and
- * returns how many.  One for a delivery waits for any before it that was set aside, and
- * is overruled by a later one for another action, because requests are sent between batches.
- * Only the index by delivery serves to find that, even with wrong statistics: a comparison
- * of rows cannot use the primary key.
+ * returns how many.
  */
 static int
 read_commands(Command *commands)
 {
+	static SPIPlanPtr  plan;
 	OutboxCommandPlace place = outbox_command_pass_place();
 	int				   n;
 
-	n = (int) outbox_query(
+	n = (int) outbox_plan_run(
+		&plan,
 		"SELECT c.command_id, c.endpoint_id, c.seq, c.action, k.status,"
 		" COALESCE(k.key, e.key), e.xid, k.reason, k.next_attempt_at, c.place,"
-		" c.asked_by, k.row, o.overruled"
-		" FROM (SELECT ctid AS place, xmin AS asked_by, * FROM outbox.commands m"
+		" c.asked_by, k.row"
+		" FROM (SELECT ctid AS place, xmin AS asked_by, * FROM outbox.commands"
 		" WHERE " OUTBOX_SHARE_OF_ENDPOINT " = ANY ($1)"
 		" AND ROW(endpoint_id, command_id) > ROW($2, $3) AND endpoint_id <= $4"
 		" AND (retry_at IS NULL OR retry_at <= pg_catalog.now())"
-		" AND (SELECT w.seq FROM outbox.commands w"
-		" WHERE w.endpoint_id = m.endpoint_id AND w.seq = m.seq"
-		" AND w.command_id < m.command_id"
-		" AND w.retry_at > pg_catalog.now() LIMIT 1) IS NULL"
 		" ORDER BY endpoint_id, command_id LIMIT " CppAsString2(
 			BATCH) ") c"
 				   " LEFT JOIN LATERAL (SELECT p.ctid AS row, * FROM outbox.parked p"
@@ -414,11 +428,6 @@ read_commands(Command *commands)
 				   " LEFT JOIN LATERAL (SELECT outbox.order_key(a.tenant, a.key) AS key, a.xid"
 				   " FROM outbox.all_events a"
 				   " WHERE a.seq = c.seq AND k.seq IS NULL LIMIT 1) e ON true"
-				   " LEFT JOIN LATERAL (SELECT true AS overruled FROM outbox.commands w"
-				   " WHERE ROW(w.seq, w.endpoint_id) >= ROW(c.seq, c.endpoint_id)"
-				   " AND ROW(w.seq, w.endpoint_id) <= ROW(c.seq, c.endpoint_id)"
-				   " AND w.command_id + 0 > c.command_id AND w.action " ASKED
-				   " AND c.action " ASKED " AND w.action <> c.action LIMIT 1) o ON true"
 				   " ORDER BY c.endpoint_id, c.command_id",
 		arg_datum(INT4ARRAYOID, outbox_shares_array()), arg_int4(place.endpoint_id),
 		arg_int8(place.passed), arg_int4(place.upto));
@@ -432,11 +441,12 @@ read_commands(Command *commands)
 						into_int8(&c->seq), into_text(&c->action), into_text(&c->status),
 						into_text(&c->key), into_xid8(&c->xid), into_text(&reason),
 						into_time(&c->due), into_tid(&c->place), into_xid(&c->asked_by),
-						into_tid(&c->row), into_bool(&c->overruled));
+						into_tid(&c->row));
 		c->ep = outbox_loop_find(c->endpoint_id);
 		if (c->ep)
 			outbox_busy_add(c->ep);
 		c->blocked = outbox_outcome_reason_blocks(reason);
+		outbox_asked_each(c->endpoint_id, c->seq, compare, c);
 	}
 	return n;
 }
@@ -474,8 +484,8 @@ together(Command *commands, int n)
 
 	for (int i = 0; i < n; i++)
 	{
-		commands[i].left_alone = outbox_command_pass_leaves(commands[i].endpoint_id,
-															commands[i].ep);
+		commands[i].left_alone = commands[i].follows ||
+			outbox_command_pass_leaves(commands[i].endpoint_id, commands[i].ep);
 		if (commands[i].left_alone || commands[i].overruled ||
 			is(commands[i].action, "probe"))
 			continue;
@@ -500,17 +510,18 @@ charge_all(const Command *commands, int n, TimestampTz begun)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	int64		usec = Max(now - begun, 0);
-	int			from = 0;
+	int			done = 0;
 
-	for (int i = 1; i <= n; i++)
+	for (int i = 0; i < n; i++)
 	{
-		OutboxEndpoint *ep = commands[from].ep;
+		OutboxEndpoint *ep = commands[i].ep;
 
-		if (i < n && commands[i].ep == ep)
+		done += !commands[i].left_alone;
+		if (i + 1 < n && commands[i + 1].ep == ep)
 			continue;
-		if (ep && !commands[from].left_alone)
-			outbox_slots_judged(ep, usec * (i - from) / n, 0, now);
-		from = i;
+		if (ep && done > 0)
+			outbox_slots_judged(ep, usec * done / n, 0, now);
+		done = 0;
 	}
 }
 
