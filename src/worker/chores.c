@@ -143,7 +143,8 @@ outbox_settle_step(TimestampTz now, bool final)
 		outbox_loop.due.retry_locks_at = now + OUTBOX_RETRY_LOCKS_AFTER;
 		return;
 	}
-	outbox_loop.due.settle_took += GetCurrentTimestamp() - begun;
+	outbox_loop.due.settled_at = GetCurrentTimestamp();
+	outbox_loop.due.settle_took += outbox_loop.due.settled_at - begun;
 	if (outbox_settle_was_released())
 		outbox_loop.commands_pending = true;
 	outbox_loop.traffic.refill_all = true;

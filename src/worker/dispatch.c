@@ -34,10 +34,13 @@
 #define BATCH_BYTES(transport) ((transport)->memory + OUTBOX_ANSWER_MAX)
 
 /*
- * µs for which requests are started in one round of the loop.  So answers and new events
- * of the others never wait until all slots are filled.
+ * µs for which requests are started in one round of the loop while answers come, and then
+ * once more.  So answers and new events of the others never wait until all slots are filled.
+ * Commands and reading may take longer in a round.  Then requests get as long as these took,
+ * or more and more of them would wait.  Settling does not count, so it keeps up.
  */
 #define ROUND_TIME 1000
+#define ROUND_TIME_MAX (50 * 1000)
 
 /*
  * A delivery that could not be sent for a lack of our own is tried again so many µs
@@ -71,22 +74,30 @@ static struct
 {
 	TimestampTz end; /* 0: no request was started in it */
 	bool		over;
+	int64		time; /* µs from the first request on */
 } this_round;
 
 /* ------------------------------------------------------------ the round */
 
-void
-outbox_dispatch_new_round(void)
+static void
+begin_requests(int64 usec)
 {
 	this_round.end = 0;
 	this_round.over = false;
+	this_round.time = Min(Max(usec, ROUND_TIME), ROUND_TIME_MAX);
+}
+
+void
+outbox_dispatch_new_round(void)
+{
+	begin_requests(0);
 }
 
 static void
 count_start(TimestampTz now)
 {
 	if (this_round.end == 0)
-		this_round.end = now + ROUND_TIME;
+		this_round.end = now + this_round.time;
 	this_round.over = now >= this_round.end;
 }
 
@@ -549,6 +560,7 @@ outbox_dispatch_fill_all(TimestampTz now)
 	dlist_iter		iter;
 
 	outbox_loop.traffic.refill_all = false;
+	begin_requests(GetCurrentTimestamp() - Max(now, outbox_loop.due.settled_at));
 	outbox_slots_ask_again(now);
 	dlist_foreach(iter, &outbox_loop.roster.busy)
 	{

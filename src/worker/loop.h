@@ -42,6 +42,7 @@ typedef struct OutboxLoopDue
 {
 	TimestampTz settle_at;		/* of what waits to be settled (0: nothing does) */
 	int64		settle_took;	/* µs of settling since then */
+	TimestampTz settled_at;		/* when the last settle ended */
 	TimestampTz retry_locks_at; /* steps that need a lock which was not free are not tried
 								 * before */
 	TimestampTz
