@@ -14,26 +14,32 @@ CREATE FUNCTION outbox.command(action text, statuses text[], endpoint text,
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    id int4 := outbox.find_endpoint(endpoint);
+    id CONSTANT int4 := outbox.find_endpoint(endpoint);
+    seqs int8[];
     n int8;
     new_ones int8;
 BEGIN
     PERFORM outbox.check_topics(topics);
-    WITH chosen AS MATERIALIZED (
-        SELECT k.seq FROM outbox.parked k
-        WHERE k.endpoint_id = id AND k.status = ANY (statuses)
-        -- the number leads to its row among millions; an event that is gone has only its dead letters
-        AND (event IS NULL OR k.event_id = event AND k.seq = ANY (ARRAY(
-            SELECT e.seq FROM outbox.all_events e WHERE e.id = event
-            UNION ALL SELECT d.seq FROM outbox.parked d WHERE d.event_id = event AND d.status = 'dead')))
+    -- The number leads to its row among millions. An event that is gone has only its dead letters.
+    IF event IS NOT NULL THEN
+        seqs := ARRAY(SELECT e.seq FROM outbox.all_events e WHERE e.id = event
+                      UNION SELECT d.seq FROM outbox.parked d WHERE d.event_id = event AND d.status = 'dead');
+    END IF;
+    -- One of the two branches is empty before it is read, so one plan serves for both. The row of an event is
+    -- found by its number and not among those of the endpoint, which PostgreSQL may take for a few.
+    seqs := ARRAY(SELECT k.seq
+        FROM (SELECT * FROM outbox.parked WHERE event IS NULL AND endpoint_id = id
+              UNION ALL SELECT p.* FROM unnest(seqs) q
+              CROSS JOIN LATERAL (SELECT * FROM outbox.parked WHERE endpoint_id = id AND seq = q LIMIT 1) p
+              WHERE p.event_id = event) k
+        WHERE k.status = ANY (statuses)
         AND (since IS NULL OR k.parked_at >= since)
-        AND (topics IS NULL OR EXISTS (SELECT 1 FROM outbox.all_events e
-                                       WHERE e.seq = k.seq AND e.id = k.event_id AND outbox.topic_in(e.topic, topics)))),
-    added AS (
-        INSERT INTO outbox.commands (endpoint_id, action, seq)
-        SELECT id, command.action, c.seq FROM chosen c
-        WHERE NOT outbox.is_asked(id, command.action, c.seq) ORDER BY c.seq RETURNING 1)
-    SELECT (SELECT count(*) FROM chosen), (SELECT count(*) FROM added) INTO n, new_ones;
+        AND (topics IS NULL OR (SELECT outbox.topic_in(e.topic, topics) FROM outbox.all_events e
+                                WHERE e.seq = k.seq AND e.id = k.event_id LIMIT 1)));
+    n := cardinality(seqs);
+    INSERT INTO outbox.commands (endpoint_id, action, seq)
+    SELECT id, command.action, c FROM unnest(seqs) c WHERE NOT outbox.is_asked(id, command.action, c) ORDER BY c;
+    GET DIAGNOSTICS new_ones = ROW_COUNT;
     IF action = 'retry' THEN
         PERFORM outbox.probe(id);
         PERFORM outbox.note_inactive(id) WHERE n > 0;
@@ -49,14 +55,16 @@ COMMENT ON FUNCTION outbox.command IS
 
 CREATE FUNCTION outbox.retry(endpoint text, event uuid DEFAULT NULL,
     topics text[] DEFAULT NULL, since timestamptz DEFAULT NULL) RETURNS int8
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan
 AS $$ SELECT outbox.command('retry', '{dead,retrying}', $1, $2, $3, $4) $$;
 COMMENT ON FUNCTION outbox.retry IS
 'Makes deliveries that are dead, or wait for a retry, due now with fresh attempts, and returns how many';
 
 CREATE FUNCTION outbox.discard(endpoint text, event uuid DEFAULT NULL,
     topics text[] DEFAULT NULL, since timestamptz DEFAULT NULL) RETURNS int8
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan
 AS $$ SELECT outbox.command('discard', '{dead}', $1, $2, $3, $4) $$;
 COMMENT ON FUNCTION outbox.discard IS 'Gives dead deliveries up for good, and returns how many';
 
@@ -129,7 +137,7 @@ COMMENT ON FUNCTION outbox.start_replay IS
 
 CREATE FUNCTION outbox.replay(endpoint text, from_time timestamptz,
     to_time timestamptz DEFAULT now(), topics text[] DEFAULT NULL) RETURNS int8
-LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE sql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET jit = off
 AS $$ SELECT outbox.start_replay($1, $2, $3, $4, NULL) $$;
 COMMENT ON FUNCTION outbox.replay IS
 'Sends events that were emitted between two times to the endpoint again, and returns how many';
@@ -159,9 +167,11 @@ COMMENT ON FUNCTION outbox.cancel_replay IS
 'Ends a replay where it is, and returns true if it had not ended. Events that it has come to are sent';
 
 CREATE FUNCTION outbox.cancel(event uuid, endpoint text DEFAULT NULL) RETURNS bool
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
+    names text[] := ARRAY[endpoint];
     n int8;
     its_topic text;
     its_key text;
@@ -190,12 +200,14 @@ BEGIN
     END IF;
     IF endpoint IS NOT NULL THEN
         PERFORM outbox.find_endpoint(endpoint);
+    ELSE
+        names := ARRAY(SELECT s.name FROM outbox.endpoint_settings s);
     END IF;
     WITH added AS (
         INSERT INTO outbox.commands (endpoint_id, action, seq)
         SELECT s.endpoint_id, 'cancel', d.seq
         FROM outbox.deliveries d JOIN outbox.endpoint_settings s ON s.name = d.endpoint
-        WHERE d.event_id = event AND (cancel.endpoint IS NULL OR d.endpoint = cancel.endpoint)
+        WHERE d.event_id = event AND d.endpoint = ANY (names)
         AND d.status IN ('pending', 'retrying', 'blocked')
         -- a delivery that the worker is sending, and that has no row, cannot be taken back
         AND (EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = s.endpoint_id AND k.seq = d.seq)
@@ -214,7 +226,7 @@ COMMENT ON FUNCTION outbox.cancel IS
 -- Reads the deliveries again and again, each time with a new snapshot.
 CREATE FUNCTION outbox.wait_for(event uuid, timeout interval DEFAULT '10 s')
 RETURNS bool
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -360,6 +372,7 @@ COMMENT ON FUNCTION outbox.send_test(text, text, json) IS
 -- The worker parks the delivery, as a replay does, so that its event is kept in time.
 CREATE FUNCTION outbox.resend(endpoint text, event uuid) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan
 AS $$
 #variable_conflict use_variable
 DECLARE

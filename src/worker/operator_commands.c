@@ -493,8 +493,8 @@ together(Command *commands, int n)
 			return i;
 		action = commands[i].action;
 		for (int j = 0; j < i; j++)
-			if (!commands[j].overruled && commands[j].ep == commands[i].ep &&
-				commands[j].seq == commands[i].seq)
+			if (!commands[j].overruled && commands[j].seq == commands[i].seq &&
+				commands[j].endpoint_id == commands[i].endpoint_id)
 				return i;
 	}
 	return n;

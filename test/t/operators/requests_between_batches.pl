@@ -27,6 +27,6 @@ foreach my $request ($receiver->requests)
 	last if $request->{path} eq $last;
 	$before++;
 }
-cmp_ok($before, '>=', $all / 4, "requests of the others before those of the last endpoint: $before");
+cmp_ok($before, '>=', $all / 8, "requests of the others before those of the last endpoint: $before");
 $node->stop;
 done_testing();
