@@ -1,6 +1,7 @@
 # Tenants with a steady load keep it beside a crowd.
 # CROWD chooses among 'tenant' (one tenant has nine tenths of the endpoints and of the events, and its receivers are slow),
-# 'herd' (the breakers of ENDPOINTS (10,000) open at once, all probes are due at once, and then all receivers are back) and
+# 'herd' (the breakers of ENDPOINTS (10,000) open at once, all probes are due at once, and then all receivers are back),
+# 'behind' (as many go on behind the log while their receivers are down, and then these are back) and
 # 'bulk' (DEAD (200,000) dead letters are tried again, replayed and sent again).  There are no statistics.  Prints what an event
 # of the others takes, from its emit to the receiver, and their rate.
 use strict;
@@ -13,7 +14,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time usleep);
 
-my @crowds = split ' ', $ENV{CROWD} || 'tenant herd bulk';
+my @crowds = split ' ', $ENV{CROWD} || 'tenant herd behind bulk';
 my $endpoints = $ENV{ENDPOINTS} || 10_000;
 my $dead = $ENV{DEAD} || 200_000;
 my $others = 8;
@@ -108,6 +109,25 @@ sub herd
 	return;
 }
 
+# Each has 20 events that it has not read.
+sub behind
+{
+	my $url = $crowd->url('/ok/behind');
+	ask("SELECT count(outbox.create_endpoint('behind' || n, '$url', topics => '{behind.*}', backoff_base => '1 h', backoff_max => '1 h', max_attempts => 100)) FROM generate_series(1, $endpoints) n");
+	ok(wait_sql($node, "SELECT endpoints = $others + $endpoints FROM outbox.workers"), 'all are there');
+	ask("SELECT count(outbox.pause_endpoint('behind' || n)) FROM generate_series(1, $endpoints) n");
+	ask("SELECT count(outbox.emit('behind.n', '{}')) FROM generate_series(1, 20)");
+	ok(wait_sql($node, "SELECT sum(pending) = 20 * $endpoints FROM outbox.stats WHERE endpoint ~ '^behind'"), 'all are behind');
+	$crowd->stop;
+	ask("SELECT count(outbox.resume_endpoint('behind' || n)) FROM generate_series(1, $endpoints) n");
+	beside('behind, and all receivers are down', 10, sub { ask("SELECT count(*) = $endpoints FROM outbox.stats WHERE state = 'backing_off'") eq 't' });
+	$crowd->start;
+	ask("SELECT count(outbox.resume_endpoint('behind' || n)) FROM generate_series(1, $endpoints) n");
+	ask("SELECT count(outbox.retry('behind' || n)) FROM generate_series(1, $endpoints) n");
+	beside('behind, and all receivers are back', 10, sub { ask('SELECT sum(pending + processing + retrying + blocked) = 0 FROM outbox.stats') eq 't' });
+	return;
+}
+
 sub bulk
 {
 	endpoint($node, $crowd, 'bulk', '/ok/bulk', "topics => '{none}', tenant => 'bulk'");
@@ -129,7 +149,7 @@ sub bulk
 	return;
 }
 
-my %run = (tenant => \&one_tenant, herd => \&herd, bulk => \&bulk);
+my %run = (tenant => \&one_tenant, herd => \&herd, behind => \&behind, bulk => \&bulk);
 beside('alone', 10);
 foreach my $name (@crowds)
 {
