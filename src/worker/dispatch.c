@@ -40,7 +40,7 @@
  * or more and more of them would wait.  Settling does not count, so it keeps up.
  */
 #define ROUND_TIME 1000
-#define ROUND_TIME_MAX (50 * 1000)
+#define ROUND_TIME_MAX (100 * 1000)
 
 /*
  * A delivery that could not be sent for a lack of our own is tried again so many µs
