@@ -36,8 +36,7 @@
 /*
  * µs for which requests are started in one round of the loop while answers come, and then
  * once more.  So answers and new events of the others never wait until all slots are filled.
- * Commands and reading may take longer in a round.  Then requests get as long as these took,
- * or more and more of them would wait.  Settling does not count, so it keeps up.
+ * Requests get as long as commands and reading took in the round, so they do not fall behind.
  */
 #define ROUND_TIME 1000
 #define ROUND_TIME_MAX (100 * 1000)
