@@ -1,4 +1,4 @@
-# To send one event again, to retry, discard or cancel it reads few rows, and a session plans it once, without JIT.
+# To resend, retry, discard or cancel one event reads few rows, and a session plans it once.
 use strict;
 use warnings;
 

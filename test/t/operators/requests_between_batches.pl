@@ -1,4 +1,4 @@
-# Requests keep up with the commands from which they come, so the others do not wait until all commands are carried out.
+# Requests keep up with the commands that ask for them.
 use strict;
 use warnings;
 
