@@ -395,8 +395,10 @@ typedef struct OutboxTally
 	XLogRecPtr settled_lsn; /* 'count' was stored later, here (0: was not) */
 
 	/* The open bucket of figures: what was counted before it. */
-	TimestampTz figures_until; /* its end (0: none is open) */
-	int64		figures_base[OUTBOX_FIGURES];
+	TimestampTz			   figures_until; /* its end (0: none is open) */
+	struct OutboxEndpoint *figures_of;	  /* this endpoint */
+	dlist_node			   figures_node;  /* open buckets, by their ends */
+	int64				   figures_base[OUTBOX_FIGURES];
 } OutboxTally;
 
 /* The changes of the endpoint's position and subscription that are to be stored. */

@@ -65,6 +65,7 @@ static MemoryContext histogram_slab; /* OutboxHistogram */
 /* Figures that are to be written: the oldest are lost where that fails for hours. */
 #define FIGURES_AT_MOST 100000
 
+static dlist_head open_figures = DLIST_STATIC_INIT(open_figures);
 static dlist_head figures = DLIST_STATIC_INIT(figures);
 static int		  nfigures;
 static bool		  figures_are_sorted;
@@ -180,8 +181,8 @@ put_latencies(uint8 *p, const OutboxHistogram *h, TimestampTz at)
 	return p;
 }
 
-void
-outbox_tally_end_figures(OutboxEndpoint *ep)
+static void
+end_figures(OutboxEndpoint *ep)
 {
 	OutboxTally *t = ep->tally;
 	TimestampTz	 at = t->figures_until - OUTBOX_FIGURES_TIME;
@@ -191,6 +192,7 @@ outbox_tally_end_figures(OutboxEndpoint *ep)
 	if (t->figures_until == 0)
 		return;
 	t->figures_until = 0;
+	dlist_delete(&t->figures_node);
 	if (t->latency)
 		p = put_latencies(p, t->latency, at);
 	p = outbox_put_figure(p, OUTBOX_FIGURE_COUNTER + OUTBOX_COUNT_DELIVERED,
@@ -199,6 +201,23 @@ outbox_tally_end_figures(OutboxEndpoint *ep)
 		p = outbox_put_figure(p, OUTBOX_FIGURE_COUNTER + c,
 							  t->count[c] - t->figures_base[c]);
 	keep_figures(ep->id, outbox_tenant_name(ep->tenant), at, counts, p - counts);
+}
+
+TimestampTz
+outbox_tally_figures_until(void)
+{
+	return dlist_is_empty(&open_figures) ?
+		DT_NOEND :
+		dlist_head_element(OutboxTally, figures_node, &open_figures)->figures_until;
+}
+
+void
+outbox_tally_end_open(TimestampTz until)
+{
+	while (!dlist_is_empty(&open_figures) && outbox_tally_figures_until() <= until &&
+		   nfigures < FIGURES_AT_MOST)
+		end_figures(
+			dlist_head_element(OutboxTally, figures_node, &open_figures)->figures_of);
 }
 
 void
@@ -222,7 +241,9 @@ begin_figures(OutboxEndpoint *ep, TimestampTz now)
 
 	if (now < t->figures_until)
 		return;
-	outbox_tally_end_figures(ep);
+	end_figures(ep);
+	t->figures_of = ep;
+	dlist_push_tail(&open_figures, &t->figures_node);
 	t->figures_until = now - now % OUTBOX_FIGURES_TIME + OUTBOX_FIGURES_TIME;
 	memcpy(t->figures_base, t->count, sizeof(t->figures_base));
 	t->figures_base[OUTBOX_COUNT_DELIVERED] = t->delivered;
@@ -411,7 +432,7 @@ outbox_tally_free(OutboxEndpoint *ep)
 	ep->counts = NULL;
 	if (ep->tally == &none)
 		return;
-	outbox_tally_end_figures(ep);
+	end_figures(ep);
 	if (ep->tally->latency)
 		pfree(ep->tally->latency);
 	if (ep->tally->last_error)

@@ -102,12 +102,14 @@ extern uint8 *outbox_put_entry(uint8 *p, uint32 endpoint_id, const char *tenant,
 
 /*
  * The figures that are to be written.  The second puts them into the order of their times and
- * endpoints.  The third ends the open bucket of an endpoint.  The fourth adds figures of the
- * whole database.
+ * endpoints.  The third is the end of the oldest open bucket (DT_NOEND: none is open), and the
+ * fourth ends the ones whose end is not after a time.  The fifth adds figures of the whole
+ * database.
  */
 extern dlist_head *outbox_tally_figures(void);
 extern void		   outbox_tally_sort_figures(void);
-extern void		   outbox_tally_end_figures(OutboxEndpoint *ep);
+extern TimestampTz outbox_tally_figures_until(void);
+extern void		   outbox_tally_end_open(TimestampTz until);
 extern void		   outbox_tally_look(TimestampTz at, int64 oldest_usec, int64 memory);
 extern void		   outbox_tally_free_figures(OutboxFigures *f);
 

@@ -65,12 +65,13 @@ static TimestampTz again_at;
 TimestampTz
 outbox_figures_due(void)
 {
-	const OutboxFigures *first;
+	TimestampTz ended = outbox_tally_figures_until();
 
-	if (dlist_is_empty(outbox_tally_figures()))
-		return DT_NOEND;
-	first = dlist_head_element(OutboxFigures, node, outbox_tally_figures());
-	return Max(again_at, first->at + OUTBOX_FIGURES_TIME + GATHER_FOR);
+	if (!dlist_is_empty(outbox_tally_figures()))
+		ended = Min(ended,
+					dlist_head_element(OutboxFigures, node, outbox_tally_figures())->at +
+						OUTBOX_FIGURES_TIME);
+	return ended == DT_NOEND ? DT_NOEND : Max(again_at, ended + GATHER_FOR);
 }
 
 /* How much was done in this database, in any unit. */
@@ -335,6 +336,7 @@ outbox_figures_write(void *arg)
 	Made		   made;
 	int			   n = 0;
 
+	outbox_tally_end_open(now);
 	if (dlist_is_empty(outbox_tally_figures()))
 		return;
 	outbox_tally_sort_figures();

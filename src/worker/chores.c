@@ -310,13 +310,6 @@ outbox_chores_first(TimestampTz now)
 /* µs for which a worker that ends waits for locks that other sessions have. */
 #define END_WAITS (2 * USECS_PER_SEC)
 
-static void
-end_figures(void)
-{
-	for (int i = 0; i < outbox_loop.roster.n; i++)
-		outbox_tally_end_figures(outbox_loop.roster.endpoints[i]);
-}
-
 /* Settles, and writes the figures of open buckets as well, because their worker ends. */
 void
 outbox_chores_end(TimestampTz now)
@@ -331,7 +324,7 @@ outbox_chores_end(TimestampTz now)
 
 		outbox_settle_step(now, true);
 		if (not_written() != before)
-			end_figures();
+			outbox_tally_end_open(DT_NOEND);
 		before = not_written();
 		first = dlist_is_empty(figures) ? NULL : dlist_head_node(figures);
 		(void) outbox_step_run(OUTBOX_STEP_FIGURES, outbox_figures_write, &now);

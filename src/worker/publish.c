@@ -130,10 +130,9 @@ waits_until(OutboxEndpoint *ep, TimestampTz now, bool quiet)
 	if (quiet && !ep->place.shared &&
 		!outbox_is_listed(&ep->lists->turn_node[OUTBOX_TURN_SHARE]))
 		until = Min(until, outbox_settle_shares_at(ep));
-	if (ep->tally->latency || outbox_tally_is_recent(ep, now))
+	if (ep->tally->latency || ep->tally->figures_until != 0 ||
+		outbox_tally_is_recent(ep, now))
 		until = Min(until, now + PUBLISH_IDLE_EVERY);
-	if (ep->tally->figures_until != 0)
-		until = Min(until, ep->tally->figures_until);
 	if (outbox_endpoint_lacks(ep, now))
 		until = Min(until, now + PUBLISH_LACK_EVERY);
 	if (outbox_status_is_stuck(ep))
@@ -238,8 +237,6 @@ outbox_publish(TimestampTz now)
 			outbox_settle_add(&outbox_loop.to_settle, ep);
 			outbox_loop_want_settle(now, ep->queue->nsettling > 0);
 		}
-		if (ep->tally->figures_until <= now)
-			outbox_tally_end_figures(ep);
 		if (ep->tally->latency && now - ep->tally->last_active_at > FORGET_LATENCY_AFTER)
 		{
 			pfree(ep->tally->latency);
