@@ -447,7 +447,7 @@ outbox_tally_rest(OutboxEndpoint *ep, TimestampTz now)
 	const OutboxTally *t = ep->tally;
 	OutboxCounts	  *kept;
 
-	if (t->latency || t->figures_until != 0 || outbox_tally_is_recent(ep, now) ||
+	if (t->latency || t->figures_until > now || outbox_tally_is_recent(ep, now) ||
 		outbox_tally_waits(ep) || t->shown[OUTBOX_COUNT_DELIVERED] != t->delivered ||
 		memcmp(t->count + 1, t->shown + 1, sizeof(int64) * (OUTBOX_COUNTERS - 1)) != 0)
 		return;

@@ -130,7 +130,7 @@ waits_until(OutboxEndpoint *ep, TimestampTz now, bool quiet)
 	if (quiet && !ep->place.shared &&
 		!outbox_is_listed(&ep->lists->turn_node[OUTBOX_TURN_SHARE]))
 		until = Min(until, outbox_settle_shares_at(ep));
-	if (ep->tally->latency || ep->tally->figures_until != 0 ||
+	if (ep->tally->latency || ep->tally->figures_until > now ||
 		outbox_tally_is_recent(ep, now))
 		until = Min(until, now + PUBLISH_IDLE_EVERY);
 	if (outbox_endpoint_lacks(ep, now))
