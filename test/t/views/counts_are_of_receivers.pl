@@ -3,6 +3,7 @@
 use strict;
 use warnings;
 
+use IPC::Run ();
 use OutboxTest;
 use Test::More;
 
@@ -16,8 +17,9 @@ foreach my $kills (0, 1)
 	my $node = outbox_node("main$kills", conf => "outbox.settle_interval = '10 ms'\n");
 	my $receiver = OutboxTest::Receiver->new("main$kills");
 	my @arguments = ('--socket', $node->host, '--port', $node->port, '--receiver', $receiver->url(''), '--journal', $receiver->{journal});
-	$node->command_ok([ 'python3', "$top/test/tools/counts.py", @arguments, '--steps', $steps, '--seed', $seed, $kills ? '--kills' : () ],
-		$kills ? 'while workers end' : 'and figures');
+	my @command = ('python3', "$top/test/tools/counts.py", @arguments, '--steps', $steps, '--seed', $seed, $kills ? '--kills' : ());
+	my ($out, $err);
+	ok(IPC::Run::run(\@command, '>', \$out, '2>', \$err), $kills ? 'while workers end' : 'and figures') or diag($err);
 	$node->stop;
 }
 done_testing();
