@@ -1,9 +1,9 @@
 ------------------------------------------------------------------------
--- Servers that are followed, from then on: what the process of src/server/source_keeper.c
+-- Servers that are followed, from then on: what the process of src/worker/source_keeper.c
 -- asks of them, and the view of their states
 ------------------------------------------------------------------------
 
--- Called by the process of src/server/source_keeper.c. A source that does not answer in its time
+-- Called by the process of src/worker/source_keeper.c. A source that does not answer in its time
 -- ends the round, and comes last in the next one.
 CREATE FUNCTION outbox.keep_sources() RETURNS int4
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp

@@ -11,7 +11,7 @@
  * Rows that outbox.follow() has read before the subscription began come once more.  A
  * snapshot of the source says which they are.  If this server or the source was restored or
  * promoted, rows may be missing before those that come now.  Then none is taken: the
- * keeper follows the source anew (server/source_keeper.c).
+ * keeper follows the source anew (worker/source_keeper.c).
  */
 #include "base/outbox.h"
 

@@ -83,12 +83,11 @@ static const char *const overrides[][2] = {
 	{"default_transaction_deferrable", "off"},
 
 	/* Settings that would end the transaction, or delay it. */
-	{"synchronous_commit", "off"},
 	{"statement_timeout", "0"},
 	{"transaction_timeout", "0"},
 	{"idle_in_transaction_session_timeout", "0"},
 	{"idle_session_timeout", "0"},
-	{"lock_timeout", "200ms"},
+	{"lock_timeout", "0"},
 	{"exit_on_error", "off"},
 	{"temp_file_limit", "-1"},
 
@@ -116,6 +115,26 @@ static const char *const overrides[][2] = {
 	{"default_table_access_method", "heap"},
 	{"default_tablespace", ""},
 	{"temp_tablespaces", ""},
+
+	/* Autovacuum depends on these counts. */
+	{"track_counts", "on"},
+
+	/* Settings that would show secrets in the server log. */
+	{"log_statement", "none"},
+	{"log_min_duration_statement", "-1"},
+	{"log_min_duration_sample", "-1"},
+	{"log_transaction_sample_rate", "0"},
+	{"log_parameter_max_length_on_error", "0"},
+	{"debug_print_raw_parse", "off"},
+	{"debug_print_parse", "off"},
+	{"debug_print_rewritten", "off"},
+	{"debug_print_plan", "off"},
+};
+
+/* The same, for a worker only. */
+static const char *const worker_overrides[][2] = {
+	{"synchronous_commit", "off"},
+	{"lock_timeout", "200ms"},
 
 	/*
 	 * Plans.  The log is read by an index scan, even from a table that was never
@@ -152,20 +171,6 @@ static const char *const overrides[][2] = {
 	{"gin_fuzzy_search_limit", "0"},
 	{"synchronize_seqscans", "off"},
 	{"max_parallel_workers_per_gather", "0"},
-
-	/* Autovacuum depends on these counts. */
-	{"track_counts", "on"},
-
-	/* Settings that would show secrets in the server log. */
-	{"log_statement", "none"},
-	{"log_min_duration_statement", "-1"},
-	{"log_min_duration_sample", "-1"},
-	{"log_transaction_sample_rate", "0"},
-	{"log_parameter_max_length_on_error", "0"},
-	{"debug_print_raw_parse", "off"},
-	{"debug_print_parse", "off"},
-	{"debug_print_rewritten", "off"},
-	{"debug_print_plan", "off"},
 };
 
 /* Ends the process where it is. */
@@ -271,15 +276,37 @@ role_problem(Oid owner, Oid *wanted)
 				 GetUserNameFromId(*wanted, false), missing);
 }
 
+static void
+override(const char *const settings[][2], size_t n)
+{
+	for (size_t i = 0; i < n; i++)
+		if (GetConfigOption(settings[i][0], true, false) != NULL)
+			SetConfigOption(settings[i][0], settings[i][1], PGC_SUSET, PGC_S_OVERRIDE);
+}
+
+bool
+outbox_session_init_as_owner(void)
+{
+	char *extversion;
+
+	override(overrides, lengthof(overrides));
+	SetCurrentStatementStartTimestamp();
+	StartTransactionCommand();
+	extension_oid = look_up_extension(&extension_owner, &extversion);
+	if (OidIsValid(extension_oid))
+		SetSessionAuthorization(extension_owner, superuser_arg(extension_owner));
+	CommitTransactionCommand();
+	return OidIsValid(extension_oid);
+}
+
 bool
 outbox_session_init(void)
 {
 	char	   *extversion;
 	const char *problem;
 
-	for (size_t i = 0; i < lengthof(overrides); i++)
-		if (GetConfigOption(overrides[i][0], true, false) != NULL)
-			SetConfigOption(overrides[i][0], overrides[i][1], PGC_SUSET, PGC_S_OVERRIDE);
+	override(overrides, lengthof(overrides));
+	override(worker_overrides, lengthof(worker_overrides));
 
 	/* While it waits for a locked catalog, the worker must be able to end. */
 	in_transaction = true;

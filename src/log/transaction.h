@@ -21,6 +21,12 @@
 extern bool outbox_session_init(void);
 
 /*
+ * The same for a process that is no worker: it becomes the owner of the extension, whose
+ * functions it calls, and could replace them.  Plans and waits for locks are as usual.
+ */
+extern bool outbox_session_init_as_owner(void);
+
+/*
  * The handler of SIGTERM asks the loop to end.  The loop calls _stores_at_end when it begins:
  * from then on a transaction is cancelled for that, and the process goes on.  It calls _ends
  * when it ends, and has 5 s.

@@ -24,7 +24,6 @@
 #include "log/step.h"
 #include "log/transaction.h"
 #include "server/shares.h"
-#include "server/source_keeper.h"
 #include "store/figures.h"
 #include "store/own_events.h"
 #include "store/positions.h"
@@ -43,6 +42,7 @@
 #include "worker/reader.h"
 #include "worker/replay.h"
 #include "worker/roster.h"
+#include "worker/source_keeper.h"
 
 /* Endpoints of which one round asks whether they can give up memory. */
 #define GIVE_UP_AT_ONCE 256

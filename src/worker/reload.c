@@ -22,7 +22,6 @@
 #include "log/step.h"
 #include "log/transaction.h"
 #include "server/shares.h"
-#include "server/source_keeper.h"
 #include "store/endpoint_settings.h"
 #include "store/parked.h"
 #include "store/positions.h"
@@ -39,6 +38,7 @@
 #include "worker/reload.h"
 #include "worker/roster.h"
 #include "worker/slots.h"
+#include "worker/source_keeper.h"
 
 static OutboxEndpoint *meeting;				  /* the endpoint that is being loaded */
 static uint16		   weight[OUTBOX_SHARES]; /* endpoints of each share */

@@ -20,8 +20,9 @@
 #include "utils/timeout.h"
 
 #include "base/query.h"
-#include "server/source_keeper.h"
+#include "log/transaction.h"
 #include "server/taken.h"
+#include "worker/source_keeper.h"
 
 #define ROUND_EVERY (30 * USECS_PER_SEC)
 #define ROUND_MOST 20000   /* ms */
@@ -141,6 +142,8 @@ outbox_keeper_main(Datum arg)
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), InvalidOid, 0);
+	if (!outbox_session_init_as_owner())
+		proc_exit(0);
 	if (source[0] == '\0')
 	{
 		call("SELECT outbox.keep_sources()", NULL, ROUND_MOST);

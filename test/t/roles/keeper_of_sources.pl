@@ -1,0 +1,38 @@
+# The process that asks followed servers has the rights of the extension's owner, and no more.
+use strict;
+use warnings;
+
+use OutboxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $node = outbox_node('main', conf => "max_worker_processes = 12\n");
+
+# What REASSIGN OWNED, or a service that gives away an extension, leads to
+ask('CREATE ROLE boss SUPERUSER LOGIN; CREATE ROLE owner LOGIN');
+$node->safe_psql('postgres', 'CREATE DATABASE owned OWNER owner');
+$node->safe_psql('owned', 'CREATE EXTENSION outbox', extra_params => [ '-U', 'boss' ]);
+$node->safe_psql('owned', 'REASSIGN OWNED BY boss TO owner');
+ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.workers WHERE datname = 'owned' AND state = 'running'"), 'a worker serves the database');
+ask("ALTER DATABASE owned SET $_")
+  foreach "default_transaction_read_only = 'on'", "default_transaction_isolation = 'serializable'", "search_path = 'public'", "session_replication_role = 'replica'", "row_security = 'off'";
+$node->safe_psql('owned', <<'SQL', extra_params => [ '-U', 'owner' ]);
+SET default_transaction_read_only = off;
+CREATE OR REPLACE FUNCTION outbox.keep_sources() RETURNS int4 LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE LOG 'keeper has %.', (
+        SELECT string_agg(concat(s, '=', current_setting(s)), '; ')
+        FROM unnest('{is_superuser,session_authorization,transaction_read_only,transaction_isolation,search_path,session_replication_role,row_security}'::text[]) s);
+    RETURN 0;
+END $$;
+INSERT INTO outbox.followed (name, subscription, slot, keep, taken, taken_at, taken_lsn, round, timelines)
+VALUES ('none', 0, 'none', '1 day', '1:1:', now(), '0/0', 0, '{}');
+SELECT outbox.endpoint_changed(0);
+SQL
+my $has;
+ok(wait_until(sub { ($has) = slurp_file($node->logfile) =~ /LOG:  keeper has (.*)\.$/m }, 'it has run'), 'the process has run');
+is($has, 'is_superuser=off; session_authorization=owner; transaction_read_only=off; transaction_isolation=read committed;'
+	  . ' search_path=pg_catalog, pg_temp; session_replication_role=origin; row_security=on', 'as the owner, with the settings of a worker');
+$node->stop;
+done_testing();
