@@ -376,9 +376,20 @@ outbox_session_set_epoch(int64 epoch)
 	log_epoch = epoch;
 }
 
+void
+outbox_session_fix_role(bool fixed)
+{
+	Oid user;
+	int context;
+
+	GetUserIdAndSecContext(&user, &context);
+	SetUserIdAndSecContext(user, fixed ? context | SECURITY_LOCAL_USERID_CHANGE : 0);
+}
+
 static void
 leave_transaction(void)
 {
+	outbox_session_fix_role(false);
 	MemoryContextSwitchTo(caller_cxt);
 	in_transaction = false;
 	/* A request to end that came too late for this transaction does not cancel the next one. */
@@ -444,6 +455,7 @@ begin(Purpose purpose, bool throws)
 	SetCurrentStatementStartTimestamp();
 	in_transaction = true;
 	StartTransactionCommand();
+	outbox_session_fix_role(true);
 	if (!lock_for(purpose))
 	{
 		if (throws)

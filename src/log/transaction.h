@@ -27,6 +27,13 @@ extern bool outbox_session_init(void);
 extern bool outbox_session_init_as_owner(void);
 
 /*
+ * Triggers of the owner, or other code of its own, may run in a transaction, also at its
+ * commit.  The connection was made as a superuser, so it could become any role.  From the
+ * beginning of the transaction until it has ended, no role can be set.
+ */
+extern void outbox_session_fix_role(bool fixed);
+
+/*
  * The handler of SIGTERM asks the loop to end.  The loop calls _stores_at_end when it begins:
  * from then on a transaction is cancelled for that, and the process goes on.  It calls _ends
  * when it ends, and has 5 s.

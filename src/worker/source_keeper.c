@@ -90,6 +90,7 @@ static void
 begin(void)
 {
 	StartTransactionCommand();
+	outbox_session_fix_role(true);
 	PushActiveSnapshot(GetTransactionSnapshot());
 	SPI_connect();
 }
@@ -100,6 +101,7 @@ commit(void)
 	SPI_finish();
 	PopActiveSnapshot();
 	CommitTransactionCommand();
+	outbox_session_fix_role(false);
 }
 
 /*

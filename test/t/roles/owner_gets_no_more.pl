@@ -1,4 +1,4 @@
-# The process that asks followed servers has the rights of the extension's owner, and no more.
+# The owner of the extension gets no more rights by code that the processes of outbox run.
 use strict;
 use warnings;
 
@@ -19,20 +19,34 @@ ask("ALTER DATABASE owned SET $_")
   foreach "default_transaction_read_only = 'on'", "default_transaction_isolation = 'serializable'", "search_path = 'public'", "session_replication_role = 'replica'", "row_security = 'off'";
 $node->safe_psql('owned', <<'SQL', extra_params => [ '-U', 'owner' ]);
 SET default_transaction_read_only = off;
-CREATE OR REPLACE FUNCTION outbox.keep_sources() RETURNS int4 LANGUAGE plpgsql AS $$
+CREATE FUNCTION public.what_i_am(process text) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-    RAISE LOG 'keeper has %.', (
+    BEGIN
+        SET SESSION AUTHORIZATION postgres;
+    EXCEPTION WHEN insufficient_privilege THEN NULL;
+    END;
+    RAISE LOG '% has %.', process, (
         SELECT string_agg(concat(s, '=', current_setting(s)), '; ')
         FROM unnest('{is_superuser,session_authorization,transaction_read_only,transaction_isolation,search_path,session_replication_role,row_security}'::text[]) s);
-    RETURN 0;
 END $$;
+CREATE OR REPLACE FUNCTION outbox.keep_sources() RETURNS int4 LANGUAGE sql AS $$SELECT 0 FROM public.what_i_am('keeper')$$;
+CREATE FUNCTION public.at_commit() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM public.what_i_am('worker');
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER planted AFTER INSERT ON outbox.positions_0 DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION public.at_commit();
+CREATE CONSTRAINT TRIGGER planted AFTER INSERT ON outbox.positions_1 DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION public.at_commit();
 INSERT INTO outbox.followed (name, subscription, slot, keep, taken, taken_at, taken_lsn, round, timelines)
 VALUES ('none', 0, 'none', '1 day', '1:1:', now(), '0/0', 0, '{}');
-SELECT outbox.endpoint_changed(0);
+SELECT outbox.create_endpoint('one', 'https://one.example/', secret => NULL);
 SQL
-my $has;
-ok(wait_until(sub { ($has) = slurp_file($node->logfile) =~ /LOG:  keeper has (.*)\.$/m }, 'it has run'), 'the process has run');
-is($has, 'is_superuser=off; session_authorization=owner; transaction_read_only=off; transaction_isolation=read committed;'
-	  . ' search_path=pg_catalog, pg_temp; session_replication_role=origin; row_security=on', 'as the owner, with the settings of a worker');
+foreach my $process (qw(keeper worker))
+{
+	my $has;
+	ok(wait_until(sub { ($has) = slurp_file($node->logfile) =~ /LOG:  $process has (.*)\.$/m }, "$process: it has run"), "$process: code of the owner has run");
+	is($has, 'is_superuser=off; session_authorization=owner; transaction_read_only=off; transaction_isolation=read committed;'
+		  . ' search_path=pg_catalog, pg_temp; session_replication_role=origin; row_security=on', "$process: as the owner, whatever the database sets");
+}
 $node->stop;
 done_testing();
