@@ -25,9 +25,9 @@ BEGIN
         SET SESSION AUTHORIZATION postgres;
     EXCEPTION WHEN insufficient_privilege THEN NULL;
     END;
-    RAISE LOG '% has %.', process, (
+    RAISE LOG '% is % and %, and has %.', process, session_user, current_user, (
         SELECT string_agg(concat(s, '=', current_setting(s)), '; ')
-        FROM unnest('{is_superuser,session_authorization,transaction_read_only,transaction_isolation,search_path,session_replication_role,row_security}'::text[]) s);
+        FROM unnest('{is_superuser,transaction_read_only,transaction_isolation,search_path,session_replication_role,row_security}'::text[]) s);
 END $$;
 CREATE OR REPLACE FUNCTION outbox.keep_sources() RETURNS int4 LANGUAGE sql AS $$SELECT 0 FROM public.what_i_am('keeper')$$;
 CREATE FUNCTION public.at_commit() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -44,8 +44,8 @@ SQL
 foreach my $process (qw(keeper worker))
 {
 	my $has;
-	ok(wait_until(sub { ($has) = slurp_file($node->logfile) =~ /LOG:  $process has (.*)\.$/m }, "$process: it has run"), "$process: code of the owner has run");
-	is($has, 'is_superuser=off; session_authorization=owner; transaction_read_only=off; transaction_isolation=read committed;'
+	ok(wait_until(sub { ($has) = slurp_file($node->logfile) =~ /LOG:  $process is (.*)\.$/m }, "$process: it has run"), "$process: code of the owner has run");
+	is($has, 'owner and owner, and has is_superuser=off; transaction_read_only=off; transaction_isolation=read committed;'
 		  . ' search_path=pg_catalog, pg_temp; session_replication_role=origin; row_security=on', "$process: as the owner, whatever the database sets");
 }
 $node->stop;
