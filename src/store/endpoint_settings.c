@@ -533,8 +533,7 @@ assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 	if (!ep->status.state_dirty)
 	{
 		ep->status.disabled = s->disabled;
-		if (ep->pace.breaker == OUTBOX_BREAKER_CLOSED)
-			ep->status.state_since = Max(ep->status.state_since, s->state_since);
+		ep->status.state_since = Max(ep->status.state_since, s->state_since);
 		ep->status.reason = s->reason ? s->reason : "";
 	}
 	ep->config.version = s->version;

@@ -32,6 +32,24 @@ $receiver->wait_delivered(1, id => $id);
 ok(wait_sql($node, "SELECT state = 'running' AND reason IS NULL FROM outbox.status"), 'running again');
 ok(wait_sql($node, 'SELECT pending_exact AND delivered = 2 FROM outbox.stats'), 'with an exact number');
 
+# What it has published of a pause is not of the next one: it may have sent between the two.
+ask("SELECT outbox.pause_endpoint('a')");
+ok(wait_sql($node, "SELECT state = 'paused' AND pending_exact FROM outbox.stats"), 'it has heard of a pause');
+kill 'STOP', $pid;
+ask("SELECT outbox.${_}_endpoint('a')") foreach qw(resume pause);
+is(ask('SELECT state, pending_exact FROM outbox.stats'), 'paused|f', 'and not of the next one');
+kill 'CONT', $pid;
+ok(wait_sql($node, "SELECT state = 'paused' AND pending_exact FROM outbox.stats"), 'until it has');
+ask("SELECT outbox.resume_endpoint('a')");
+$receiver->control(path => '/ok/a', behave => '/status/500');
+emit($node, 'a.x', '{}') foreach 1 .. 20;
+ok(wait_sql($node, "SELECT state = 'backing_off' FROM outbox.stats"), 'an endpoint that backs off');
+ask("SELECT outbox.pause_endpoint('a')");
+ok(wait_sql($node, "SELECT state = 'paused' AND pending_exact FROM outbox.stats"), 'its worker hears of a pause, too');
+$receiver->control(path => '/ok/a', behave => '/ok');
+ask("SELECT outbox.resume_endpoint('a')");
+ok(wait_sql($node, 'SELECT pending_exact AND delivered = 22 AND retrying = 0 FROM outbox.stats'), 'all goes on');
+
 # --- No worker at all
 ask('ALTER SYSTEM SET max_worker_processes = 1');
 $node->restart;
