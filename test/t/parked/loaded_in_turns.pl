@@ -9,8 +9,6 @@ use OutboxTest::Explained;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-plan skip_all => 'auto_explain is not installed' if !is_installed('auto_explain');
-
 # More than a quick machine loads in the time of a turn, and fewer than all keys that are read at once
 my $many = 900;
 my $node = outbox_node('main', conf => explained_conf() . "log_line_prefix = '%m [%p] %b %v: '\n");

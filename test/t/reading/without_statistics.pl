@@ -8,8 +8,6 @@ use OutboxTest;
 use OutboxTest::Explained;
 use Test::More;
 
-plan skip_all => 'auto_explain is not installed' if !is_installed('auto_explain');
-
 my $rows = $ENV{ROWS} // 6_000;
 my $keys = $rows / 4;
 
