@@ -226,11 +226,7 @@ after_work(void *arg, curl_off_t all_down, curl_off_t down, curl_off_t all_up,
 static bool
 set_constants(AwsRequest *r)
 {
-	static const struct
-	{
-		CURLoption option;
-		long	   value;
-	} numbers[] = {
+	static const OutboxCurlNumber numbers[] = {
 		{CURLOPT_BUFFERSIZE, 4 * 1024}, /* filled up to a hundred times in one call */
 		{CURLOPT_QUICK_EXIT, 1},
 		{CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1},
@@ -247,13 +243,11 @@ set_constants(AwsRequest *r)
 									   before_handshake :
 									   NULL,
 								   .after_work = after_work};
-	bool ok = outbox_curl_set_constants(r->easy, &hooks, r, r->errbuf, ca_file,
-										only_tls_1_3);
 
-	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
-		ok = ok &&
-			curl_easy_setopt(r->easy, numbers[i].option, numbers[i].value) == CURLE_OK;
-	return ok && curl_easy_setopt(r->easy, CURLOPT_PROXY, "") == CURLE_OK &&
+	return outbox_curl_set_constants(r->easy, &hooks, r, r->errbuf, ca_file,
+									 only_tls_1_3) &&
+		outbox_curl_set_numbers(r->easy, numbers, sizeof(numbers) / sizeof(numbers[0])) &&
+		curl_easy_setopt(r->easy, CURLOPT_PROXY, "") == CURLE_OK &&
 		curl_easy_setopt(r->easy, CURLOPT_NOPROXY, "*") == CURLE_OK;
 }
 

@@ -270,9 +270,9 @@ put_row(Writing *w, int width, TimestampTz at, int block, StringInfo entries)
 }
 
 /*
- * Puts the entries of the next block, from 'first' on, into a row, and into one of their hour
- * if that is made.  Returns the entry behind them (NULL: there is none), and adds to '*n'.
- * False: another session has a lock.
+ * Puts the entries of the next block, from '*next' on, into a row, and into one of their hour
+ * if that is made.  Moves '*next' behind them (NULL: there is none), and adds to '*n' how many
+ * they were.  Returns false if another session has a lock.
  */
 static bool
 put_block(Writing *w, TimestampTz made, dlist_node **next, int *n)

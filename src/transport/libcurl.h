@@ -26,6 +26,24 @@ typedef struct OutboxCurlHooks
 	curl_xferinfo_callback		 after_work;
 } OutboxCurlHooks;
 
+typedef struct OutboxCurlNumber
+{
+	CURLoption option;
+	long	   value;
+} OutboxCurlNumber;
+
+/* False: libcurl does not take one of them. */
+static inline bool
+outbox_curl_set_numbers(CURL *easy, const OutboxCurlNumber *numbers, size_t n)
+{
+	bool ok = true;
+
+	for (size_t i = 0; i < n; i++)
+		ok = ok &&
+			curl_easy_setopt(easy, numbers[i].option, numbers[i].value) == CURLE_OK;
+	return ok;
+}
+
 /*
  * Sets the options that protect from servers, and those that all handles have.  'ca_file' is
  * outbox.ssl_ca_file (NULL or "": the system's bundle).  libcurl's default directory of
@@ -36,11 +54,7 @@ static inline bool
 outbox_curl_set_constants(CURL *easy, const OutboxCurlHooks *hooks, void *arg,
 						  char *errbuf, const char *ca_file, bool only_tls_1_3)
 {
-	static const struct
-	{
-		CURLoption option;
-		long	   value;
-	} numbers[] =
+	static const OutboxCurlNumber numbers[] =
 	{ {CURLOPT_POST, 1},
 	  {CURLOPT_NOPROGRESS, 0},
 	  {CURLOPT_NOSIGNAL, 1},
@@ -59,11 +73,9 @@ outbox_curl_set_constants(CURL *easy, const OutboxCurlHooks *hooks, void *arg,
 	  {CURLOPT_PROTOCOLS, CURLPROTO_HTTP | CURLPROTO_HTTPS},
 #endif
 	};
-	bool ok = true;
+	bool ok = outbox_curl_set_numbers(easy, numbers,
+									  sizeof(numbers) / sizeof(numbers[0]));
 
-	for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++)
-		ok = ok &&
-			curl_easy_setopt(easy, numbers[i].option, numbers[i].value) == CURLE_OK;
 #define SET(option, value) ok = ok && curl_easy_setopt(easy, option, value) == CURLE_OK
 #if LIBCURL_VERSION_NUM >= 0x075500
 	SET(CURLOPT_PROTOCOLS_STR, "http,https");

@@ -221,11 +221,7 @@ on_progress(void *arg, curl_off_t all_down, curl_off_t down, curl_off_t all_up,
 static bool
 set_constants(OutboxTransfer *t)
 {
-	static const struct
-	{
-		CURLoption option;
-		long	   value;
-	} numbers[] = {
+	static const OutboxCurlNumber numbers[] = {
 		{CURLOPT_SUPPRESS_CONNECT_HEADERS, 1},
 		{CURLOPT_HEADEROPT, CURLHEADER_SEPARATE},
 		{CURLOPT_PROXY_SSL_VERIFYPEER, 1},
@@ -254,11 +250,8 @@ set_constants(OutboxTransfer *t)
 	CURL				 *easy = t->easy;
 	bool ok = outbox_curl_set_constants(easy, &hooks, t, t->errbuf, outbox_ssl_ca_file,
 										outbox_ssl_min_protocol_version ==
-											OUTBOX_TLS_1_3);
-
-	for (size_t i = 0; i < lengthof(numbers); i++)
-		ok = ok &&
-			curl_easy_setopt(easy, numbers[i].option, numbers[i].value) == CURLE_OK;
+											OUTBOX_TLS_1_3) &&
+		outbox_curl_set_numbers(easy, numbers, lengthof(numbers));
 
 #define SET(option, value) ok = ok && curl_easy_setopt(easy, option, value) == CURLE_OK
 	SET(CURLOPT_NOPROXY, ""); /* $no_proxy is ignored, too */
