@@ -33,6 +33,13 @@
 #define IDLE_PAYS 4
 #define NAP 1000
 
+/*
+ * An evaluation of so many µs holds up others twice as much as shorter ones together.
+ * What took longer than any filter may (filter.h) was most likely held up by the machine.
+ */
+#define LONG_WORK 1000
+#define LONGEST_WORK 5000
+
 static int64 orders; /* of flows that began to wait */
 static int64 slept;	 /* µs of idle time, IDLE_PAYS times */
 
@@ -284,6 +291,12 @@ all_owe(OutboxFlow *root, int64 usec, TimestampTz clock)
 
 	root->judged_paid_at = before + Min(usec * price(root), PAYS_MAX);
 	return before;
+}
+
+int64
+outbox_flow_debt(int64 usec)
+{
+	return usec + usec * Min(usec, LONGEST_WORK) / LONG_WORK;
 }
 
 bool

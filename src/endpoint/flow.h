@@ -90,12 +90,15 @@ extern TimestampTz outbox_flow_end(OutboxFlow *f, int64 more, TimestampTz now);
  * done: 'now', or a time at which this is to be asked again.  While _has_to_wait is
  * false, it may.
  *
+ * _debt returns the debt for so many µs without an interruption.
+ *
  * If it will take long, its turn is booked before.  _book returns true if it is to be done
  * now, and _judged is then told the time that was booked.  Otherwise the endpoint waits.
  */
-extern bool outbox_flow_book(OutboxFlow *f, int64 usec, TimestampTz now);
-extern void outbox_flow_judged(OutboxFlow *f, int64 usec, int64 booked, TimestampTz now);
-extern bool outbox_flow_has_to_wait(const OutboxFlow *f);
+extern int64 outbox_flow_debt(int64 usec);
+extern bool	 outbox_flow_book(OutboxFlow *f, int64 usec, TimestampTz now);
+extern void	 outbox_flow_judged(OutboxFlow *f, int64 usec, int64 booked, TimestampTz now);
+extern bool	 outbox_flow_has_to_wait(const OutboxFlow *f);
 extern TimestampTz outbox_flow_judge_at(OutboxFlow *f, TimestampTz now);
 
 /* The process has slept for so long.  If it was idle, more of these debts is paid. */

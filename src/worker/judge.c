@@ -9,6 +9,7 @@
 #include "base/outbox.h"
 
 #include "endpoint/filter.h"
+#include "endpoint/flow.h"
 #include "endpoint/pace.h"
 #include "worker/busy.h"
 #include "worker/judge.h"
@@ -22,9 +23,6 @@
 
 /* An endpoint that rests is woken to note that its filter took this time (µs). */
 #define WAKE_FOR 20
-
-/* An evaluation of so many µs holds up others twice as much as shorter ones together. */
-#define LONG_WORK 1000
 
 bool
 outbox_judge_later(OutboxEndpoint *ep)
@@ -46,13 +44,6 @@ outbox_judge_again(TimestampTz now)
 		return;
 	outbox_loop.due.judge_at = DT_NOEND;
 	outbox_turn_all_again(OUTBOX_TURN_JUDGE);
-}
-
-/* Returns the debt for so many µs. */
-static int64
-debt_of(int64 usec)
-{
-	return usec + usec * usec / LONG_WORK;
 }
 
 static void
@@ -85,7 +76,7 @@ outbox_judge_count(OutboxEndpoint *ep, int64 booked)
 
 	if (outbox_endpoint_rests(ep) && usec >= WAKE_FOR)
 		outbox_busy_add(ep);
-	outbox_slots_judged(ep, debt_of(usec), booked, now);
+	outbox_slots_judged(ep, outbox_flow_debt(usec), booked, now);
 }
 
 /* The payload is unpacked before, because that would be done for an event in any case. */
@@ -122,7 +113,8 @@ outbox_judge(OutboxEndpoint *ep, OutboxRow *row)
 		return OUTBOX_FILTER_YES;
 	if (outbox_judge_later(ep))
 		return OUTBOX_FILTER_LATER;
-	usec = debt_of(outbox_filter_time(ep->config.filter, outbox_row_payload(row)));
+	usec = outbox_flow_debt(
+		outbox_filter_time(ep->config.filter, outbox_row_payload(row)));
 	if (usec > 0 && outbox_endpoint_rests(ep))
 		outbox_busy_add(ep);
 	if (usec > 0 && !outbox_slots_book(ep, usec))

@@ -283,7 +283,7 @@ judges(const char *what, OutboxFlow *parent, int njudged, int64 usec, int min, i
 				continue;
 			worked += usec;
 			now += usec;
-			outbox_flow_judged(f, usec + usec * usec / 1000, 0, now);
+			outbox_flow_judged(f, outbox_flow_debt(usec), 0, now);
 		}
 	}
 	worked = worked * 1000 / (now - begun);
@@ -352,6 +352,20 @@ first_evaluations(const char *what, OutboxFlow *parent, int nlong, int64 most)
 	snprintf(words, sizeof(words), "%s: %d of them, %d ms apart, the last after %d ms",
 			 what, done, (int) (apart / MS), (int) ((now - begun) / MS));
 	ok(judged[nlong] && apart > 200 * MS && now - begun < most, words, "", "");
+}
+
+/* An evaluation that takes so long was held up by the machine. */
+static void
+held_up(void)
+{
+	OutboxFlow *f;
+
+	begin_anew(false, 1);
+	f = &add(&tenants[0], 0, 1)->flow;
+	outbox_flow_judged(f, outbox_flow_debt(100 * MS), 0, now);
+	ok(outbox_flow_judge_at(f, now) < now + 5 * USECS_PER_SEC,
+	   "an endpoint waits less than 5 s for an evaluation that was held up for 0.1 s", "",
+	   "");
 }
 
 /* A debt is paid sooner while the process is idle, and not while it takes naps. */
@@ -463,6 +477,7 @@ main(void)
 
 	owes();
 	batch_of_many();
+	held_up();
 	idle();
 	first_evaluations("a hundred without a tenant", &root, 100, 26 * USECS_PER_SEC);
 	first_evaluations("a hundred of a tenant", &tenants[0], 100, USECS_PER_SEC);
