@@ -29,6 +29,9 @@ CALLS = [
     ("portal_delivery()", "SELECT outbox.portal_delivery('t{t}', 'e{t}', e.id) FROM bench_events e WHERE e.n = {t}"),
     ("portal_figures() of a tenant", "SELECT outbox.portal_figures('t{t}')"),
     ("portal_figures() of an endpoint", "SELECT outbox.portal_figures('t{t}', 'e{t}')"),
+    ("portal_changes() of a tenant", "SELECT outbox.portal_changes('t{t}')"),
+    ("portal_changes() of an endpoint", "SELECT outbox.portal_changes('t{t}', 'e{t}')"),
+    ("portal_asyncapi()", "SELECT outbox.portal_asyncapi('t{t}')"),
     ("portal_create_endpoint()",
      "SELECT outbox.portal_create_endpoint('t{t}', '{url}', '{{\"topics\": [\"bench.*\"], \"label\": \"x\"}}',"
      " name => 'new{n}', idempotency_key => 'k{n}')"),

@@ -143,6 +143,7 @@ CREATE TABLE outbox.replays (
     target          pg_snapshot NOT NULL,
     target_seq_high int8 NOT NULL,
     events          int8 NOT NULL DEFAULT 0,
+    expected        int8,                 -- as they were counted at the call (NULL: too many to count)
     started_at      timestamptz NOT NULL DEFAULT now(),
     finished_at     timestamptz,
     cancelled       bool NOT NULL DEFAULT false

@@ -35,7 +35,7 @@ BEGIN
                      portal_resume_endpoint,portal_drop_endpoint,portal_secret,portal_rotate_secret,
                      portal_deliveries,portal_delivery,portal_attempts,portal_retry,portal_replay,
                      portal_replays,portal_cancel_replay,portal_send_test,portal_figures,
-                     portal_event_types,portal_limits}'),
+                     portal_event_types,portal_asyncapi,portal_limits,portal_changes}'),
         ('work', '{order_key,is_pending,pending_seqs,stored_credentials,newest_position,figures_sum,note_change,forgets}')),
     relations (purpose, privileges, names, columns) AS (VALUES
         ('emit', '{SELECT,INSERT}'::text[], '{outgoing}'::name[], ''),

@@ -85,7 +85,7 @@ BEGIN
     IF from_time IS NULL OR to_time IS NULL THEN
         RAISE EXCEPTION '% must not be null', CASE WHEN from_time IS NULL THEN 'from_time' ELSE 'to_time' END
             USING ERRCODE = 'null_value_not_allowed', COLUMN = CASE WHEN from_time IS NULL THEN 'from_time' ELSE 'to_time' END,
-                  HINT = 'Pass the times of the first and the last event, like now() - interval ''1 day''.';
+                  HINT = 'Pass the times of the first and the last event.';
     ELSIF from_time > to_time OR NOT isfinite(from_time) OR NOT isfinite(to_time) THEN
         RAISE EXCEPTION 'invalid times: from % to %', from_time, to_time
             USING ERRCODE = 'invalid_parameter_value', COLUMN = 'from_time',
@@ -121,9 +121,9 @@ BEGIN
                   HINT = 'Ask again when one has ended. While the endpoint is paused or fails, none does.';
     ELSIF n IS DISTINCT FROM 0 THEN
         INSERT INTO outbox.replays (endpoint_id, topics, from_time, to_time, read, read_seq_low,
-            target, target_seq_high)
+            target, target_seq_high, expected)
         VALUES (p.endpoint_id, topics, from_time, to_time, start.snapshot, start.seq_low, p.passed,
-            (SELECT q.last_value FROM outbox.events_seq q));
+            (SELECT q.last_value FROM outbox.events_seq q), n);
         PERFORM outbox.note_change(s.tenant, s.name, 'replay', '{}', jsonb_strip_nulls(jsonb_build_object(
             'replay', currval('outbox.replays_replay_id_seq'), 'from_time', from_time, 'to_time', to_time,
             'topics', topics, 'deliveries', n)));

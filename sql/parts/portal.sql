@@ -77,11 +77,14 @@ BEGIN
             max_calls = COALESCE(EXCLUDED.max_calls, l.max_calls),
             challenge = COALESCE(EXCLUDED.challenge, l.challenge);
     END IF;
+    PERFORM outbox.note_change(tenant, '', 'limits', '{}', jsonb_strip_nulls(jsonb_build_object(
+        'max_endpoints', max_endpoints, 'settings', settings, 'max_calls', max_calls, 'challenge', challenge,
+        'reset', NULLIF(reset, false))));
 END $$;
 COMMENT ON FUNCTION outbox.set_portal_limits IS
 'Limits the use of the portal by a tenant (tenant NULL: by all that have no limits of their own)';
 
-CREATE FUNCTION outbox.check_portal_setting(setting text) RETURNS void
+CREATE FUNCTION outbox.check_portal_setting(setting text, allowed text[] DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
@@ -91,13 +94,14 @@ BEGIN
     FROM pg_proc p CROSS JOIN unnest(p.proargnames) WITH ORDINALITY a (argument, number)
     JOIN pg_attribute c ON c.attrelid = 'outbox.endpoint_settings'::regclass AND c.attname = a.argument
     WHERE p.oid = 'outbox.alter_endpoint'::regproc AND a.argument NOT IN ('name', 'challenge');
-    IF setting IS NULL OR setting <> ALL (options) THEN
-        RAISE EXCEPTION 'unknown setting "%"', setting
+    IF setting IS NULL OR setting <> ALL (COALESCE(allowed, options)) THEN
+        RAISE EXCEPTION '%', format(CASE WHEN setting = ANY (options) THEN 'setting "%s" is not for tenants to choose'
+                                         ELSE 'unknown setting "%s"' END, setting)
             USING ERRCODE = 'invalid_parameter_value', COLUMN = COALESCE(NULLIF(setting, ''), 'settings'),
-                  HINT = format('Use some of: %s.', array_to_string(options, ', '));
+                  HINT = COALESCE('Use some of: ' || NULLIF(array_to_string(COALESCE(allowed, options), ', '), '') || '.', 'Ask the operator.');
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox.check_portal_setting IS 'Refuses a name that is no setting of an endpoint (22023)';
+COMMENT ON FUNCTION outbox.check_portal_setting IS 'Refuses a name that is no setting of an endpoint, or none of those that are allowed (22023)';
 
 ------------------------------------------------------------------------
 -- Checks
@@ -140,7 +144,7 @@ BEGIN
     IF spent > most THEN
         RAISE EXCEPTION 'tenant "%" may change something % times in an hour', tenant, most
             USING ERRCODE = 'configuration_limit_exceeded',
-                  HINT = 'Try again later.';
+                  HINT = COALESCE('Try again in ' || ceil((spent - most) * 3600 / NULLIF(most, 0)) || ' s.', 'Ask the operator.');
     END IF;
     RETURN limits;
 END $$;
@@ -220,10 +224,7 @@ BEGIN
     PERFORM outbox.check_portal_numbers(settings, 'settings');
     FOR setting, value IN SELECT * FROM jsonb_each(settings) LOOP
         IF setting <> ALL (allowed) THEN
-            PERFORM outbox.check_portal_setting(setting);
-            RAISE EXCEPTION 'setting "%" is not for tenants to choose', setting
-                USING ERRCODE = 'invalid_parameter_value', COLUMN = setting,
-                      HINT = format('They choose%s.', COALESCE(': ' || NULLIF(array_to_string(allowed, ', '), ''), ' none'));
+            PERFORM outbox.check_portal_setting(setting, allowed);
         END IF;
         -- PostgreSQL compiles a regular expression where it reads it, which can take seconds.
         IF setting = 'filter'
@@ -368,7 +369,10 @@ BEGIN
     EXCEPTION
         WHEN data_exception OR duplicate_object OR object_not_in_prerequisite_state THEN
             GET STACKED DIAGNOSTICS field = COLUMN_NAME, hint = PG_EXCEPTION_HINT;
-            IF hint = outbox.portal_hint(field, hint) THEN
+            IF field = 'secret' THEN
+                field := 'config';
+                hint := 'Create another endpoint with this signature: the secret of this one does not fit.';
+            ELSIF hint = outbox.portal_hint(field, hint) THEN
                 RAISE;
             END IF;
             RAISE EXCEPTION '%', regexp_replace(SQLERRM, 'plain http is allowed .*', 'plain http is not allowed')
@@ -531,6 +535,56 @@ END $$;
 COMMENT ON FUNCTION outbox.portal_rotate_secret IS
 'Gives an endpoint of a tenant another secret, and returns it with that, while requests carry both signatures during grace';
 
+CREATE FUNCTION outbox.portal_noted(change jsonb) RETURNS jsonb
+LANGUAGE sql STABLE
+RETURN (SELECT COALESCE(jsonb_object_agg(c.key, CASE
+            WHEN c.key IN ('timeout', 'connect_timeout', 'max_age', 'backoff_base', 'backoff_max', 'batch_wait', 'disable_after')
+            THEN to_jsonb(date_part('epoch', (c.value #>> '{}')::interval))
+            WHEN c.key IN ('from_time', 'to_time', 'since', 'verified_at') THEN to_jsonb((c.value #>> '{}')::timestamptz)
+            ELSE c.value END), '{}')
+        FROM jsonb_each(change) c);
+COMMENT ON FUNCTION outbox.portal_noted IS 'What outbox.endpoint_audit notes, with intervals in seconds, and times in the session''s time zone';
+
+-- A page reads so many rows at most, whatever endpoint it is for.  Operators and their roles stay unnamed.
+CREATE FUNCTION outbox.portal_changes(tenant text, endpoint text DEFAULT NULL, before text DEFAULT NULL,
+    page_size int4 DEFAULT 20) RETURNS jsonb
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET "TimeZone" = 'UTC' SET jit = off
+SET enable_seqscan = off SET plan_cache_mode = force_generic_plan SET extra_float_digits = 1
+AS $$
+#variable_conflict use_variable
+DECLARE
+    most CONSTANT int4 := 1000;
+    own CONSTANT text := outbox.check_tenant(tenant, true);
+    caller CONSTANT text := CASE current_setting('role') WHEN 'none' THEN session_user ELSE current_setting('role') END;
+    chosen CONSTANT jsonb := outbox.portal_limits(own) -> 'settings';
+    hidden CONSTANT text[] := ARRAY(SELECT h.name FROM unnest('{replay,config,credentials}'::text[]) h (name) WHERE NOT chosen ? h.name);
+    last CONSTANT int8 := CASE WHEN before ~ '^[0-9]{1,16}$' THEN outbox.portal_cipher(before::int8, 26, true) END;
+    result jsonb;
+BEGIN
+    PERFORM outbox.page_endpoints(endpoint, own, NULL, page_size);
+    IF last IS NULL AND before IS NOT NULL THEN
+        RAISE EXCEPTION 'invalid cursor'
+            USING ERRCODE = 'invalid_parameter_value', COLUMN = 'before',
+                  HINT = 'Pass the cursor of the page before, as it is, or none for the first page.';
+    END IF;
+    WITH read AS MATERIALIZED (
+        SELECT * FROM outbox.endpoint_audit c WHERE c.tenant = own AND c.change_id < COALESCE(last, 9223372036854775807)
+        ORDER BY c.change_id DESC LIMIT most),
+    shown AS (
+        SELECT * FROM read r WHERE r.endpoint <> '' AND (endpoint IS NULL OR r.endpoint = endpoint)
+        ORDER BY r.change_id DESC LIMIT page_size)
+    SELECT jsonb_build_object(
+        'changes', COALESCE(jsonb_agg(jsonb_build_object(
+            'at', s.at, 'endpoint', s.endpoint, 'actor', CASE WHEN s.role = caller THEN s.actor END, 'action', s.action,
+            'before', outbox.portal_noted(s.before - hidden), 'after', outbox.portal_noted(s.after - hidden)) ORDER BY s.change_id DESC), '[]'),
+        'cursor', outbox.portal_cipher(CASE WHEN count(*) = page_size THEN min(s.change_id) ELSE (
+            SELECT min(r.change_id) FROM read r HAVING count(*) = most) END, 26, false)::text)
+    INTO result FROM shown s;
+    RETURN result;
+END $$;
+COMMENT ON FUNCTION outbox.portal_changes IS
+'Changes of the endpoints of a tenant, or of one, and requests for their deliveries: the newest, or the ones before a cursor';
+
 ------------------------------------------------------------------------
 -- Deliveries of a tenant
 ------------------------------------------------------------------------
@@ -651,6 +705,7 @@ DECLARE
     d outbox.delivery;
     content jsonb;
     attempts jsonb;
+    waits jsonb;
 BEGIN
     PERFORM outbox.require_endpoint(endpoint, endpoint IS NOT NULL, own);
     IF event IS NOT NULL THEN
@@ -667,7 +722,9 @@ BEGIN
     SELECT jsonb_agg(a.value - '{event_id,endpoint}'::text[] ORDER BY a.number) INTO attempts
     FROM jsonb_array_elements(outbox.portal_attempts(tenant, endpoint, event, page_size => 1000) -> 'attempts')
          WITH ORDINALITY a (value, number);
-    RETURN (to_jsonb(d) - '{seq,tenant,cursor}'::text[]) || jsonb_build_object(
+    SELECT jsonb_build_object('endpoint_state', t.state, 'endpoint_reason', t.reason) INTO waits
+    FROM outbox.endpoint_figures t WHERE t.endpoint = portal_delivery.endpoint;
+    RETURN (to_jsonb(d) - '{seq,tenant,cursor}'::text[]) || waits || jsonb_build_object(
         'event', content, 'request', outbox.request_of(endpoint, event, d.seq, d.status), 'attempts', COALESCE(attempts, '[]'));
 END $$;
 COMMENT ON FUNCTION outbox.portal_delivery IS
@@ -720,7 +777,8 @@ BEGIN
     PERFORM outbox.require_endpoint(endpoint, endpoint IS NOT NULL, tenant);
     RETURN QUERY
     SELECT jsonb_build_object('replay_id', outbox.portal_cipher(r.replay_id, 26, false), 'endpoint', endpoint,
-                              'topics', r.topics, 'from_time', r.from_time, 'to_time', r.to_time, 'events', r.events, 'started_at', r.started_at,
+                              'topics', r.topics, 'from_time', r.from_time, 'to_time', r.to_time, 'events', r.events,
+                              'expected', r.expected, 'started_at', r.started_at,
                               'finished_at', r.finished_at, 'cancelled', r.cancelled)
     FROM outbox.replays r WHERE r.endpoint_id = id ORDER BY r.replay_id DESC LIMIT 100;
 END $$;
@@ -786,3 +844,12 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox.portal_event_types IS
 'The topics that outbox.event_types lists, each with its description, schema, example and version, and whether it is deprecated';
+
+CREATE FUNCTION outbox.portal_asyncapi(tenant text, title text DEFAULT NULL, version text DEFAULT '1.0.0') RETURNS jsonb
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM outbox.check_tenant(tenant, true);
+    RETURN outbox.asyncapi(title, version);
+END $$;
+COMMENT ON FUNCTION outbox.portal_asyncapi IS 'The same as a document of AsyncAPI 3.0, as outbox.asyncapi() makes it';

@@ -482,7 +482,7 @@ COMMENT ON COLUMN outbox.held_steps.next_try_at IS 'when it is tried again';
 
 CREATE VIEW outbox.replay_progress AS
 SELECT s.name AS endpoint, s.tenant, r.topics, r.from_time, r.to_time, r.events, r.started_at, r.finished_at,
-       r.replay_id, r.cancelled
+       r.replay_id, r.cancelled, r.expected
 FROM outbox.replays r JOIN outbox.endpoint_settings s USING (endpoint_id);
 COMMENT ON VIEW outbox.replay_progress IS 'Replays, and how far each of them is';
 COMMENT ON COLUMN outbox.replay_progress.endpoint IS 'name of the endpoint';
@@ -496,6 +496,7 @@ COMMENT ON COLUMN outbox.replay_progress.finished_at IS
 'when all of its deliveries had begun, or it was cancelled (NULL: it goes on)';
 COMMENT ON COLUMN outbox.replay_progress.replay_id IS 'number of the replay, for outbox.cancel_replay()';
 COMMENT ON COLUMN outbox.replay_progress.cancelled IS 'true if outbox.cancel_replay() ended it';
+COMMENT ON COLUMN outbox.replay_progress.expected IS 'events that the call counted (NULL: too many)';
 
 CREATE VIEW outbox.set_aside AS
 SELECT 'scheduled' AS what, e.id AS event_id, NULL::text AS endpoint, e.tenant, NULL::text AS action,

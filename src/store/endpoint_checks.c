@@ -44,7 +44,7 @@ OUTBOX_FUNCTION(outbox_check_topics_1_0, 1)
 			ERROR,
 			(OUTBOX_INVALID("topics"), errmsg("topics must not be empty"),
 			 errhint(
-				 "Name at least one pattern, like '{order.*}'; '{*}' stands for every topic.")));
+				 "Name at least one pattern, like \"order.*\"; \"*\" stands for every topic.")));
 	if (ARR_NDIM(array) > 1)
 		ereport(ERROR,
 				(OUTBOX_INVALID("topics"),

@@ -223,7 +223,7 @@ check_object(Jsonb *jb, const char *what, const char *example)
 	if (!JB_ROOT_IS_OBJECT(jb))
 		ereport(ERROR,
 				(OUTBOX_INVALID(what), errmsg("%s must be a JSON object", what),
-				 errhint("Write it as '%s'.", example)));
+				 errhint("Write it as %s.", example)));
 	if (JB_ROOT_COUNT(jb) > OUTBOX_OPTIONS_MAX)
 		ereport(ERROR,
 				(OUTBOX_INVALID(what),

@@ -2,7 +2,7 @@
 // outbox.portal_...().  Each request is one call, and what the call returns is the answer.
 // The role of its connection has what outbox.grant_portal() grants, and nothing else.
 //
-//   CUSTOMERS='{"token": "tenant"}' PGHOST=… PGUSER=portal node portal.cjs PORT
+//   CUSTOMERS='{"token": {"tenant": "acme", "user": "jane"}}' PGHOST=… PGUSER=portal node portal.cjs PORT
 'use strict';
 
 const express = require('express');
@@ -16,19 +16,20 @@ app.set('query parser', 'simple');
 
 // ---------------------------------------------------------------- the calls
 
-// Arguments are passed by name, and those that are undefined are left out.
-async function rows(name, tenant, args = {}) {
-  const given = Object.entries({ tenant, ...args }).filter(([, value]) => value !== undefined);
-  const list = given.map(([argument], i) => `${argument} => $${i + 1}`).join(', ');
+// Arguments are passed by name, and those that are undefined are left out.  The same query
+// says who acts, for outbox.endpoint_audit.
+async function rows(name, request, args = {}) {
+  const given = Object.entries({ tenant: request.tenant, ...args }).filter(([, value]) => value !== undefined);
+  const list = given.map(([argument], i) => `${argument} => $${i + 2}`).join(', ');
   const result = await pool.query({
-    text: `SELECT ${name} AS value FROM outbox.portal_${name}(${list}) ${name}`,
-    values: given.map(([, value]) => value),
+    text: `SELECT outbox.portal_${name}(${list}) AS value FROM set_config('outbox.actor', $1, true)`,
+    values: [request.user, ...given.map(([, value]) => value)],
   });
   return result.rows.map((row) => row.value);
 }
 
-async function one(name, tenant, args) {
-  return (await rows(name, tenant, args))[0];
+async function one(name, request, args) {
+  return (await rows(name, request, args))[0];
 }
 
 // A part of the address that may come several times, as an array of SQL
@@ -56,7 +57,7 @@ function version(request) {
 // An application has a session here.  The tenant never comes from the request itself.
 app.use((request, response, next) => {
   const token = (request.get('Authorization') ?? '').replace(/^Bearer /, '');
-  request.tenant = Object.hasOwn(customers, token) ? customers[token] : undefined;
+  Object.assign(request, Object.hasOwn(customers, token) ? customers[token] : {});
   if (request.tenant === undefined) {
     response.status(401).json({ error: { message: 'log in first' } });
   } else {
@@ -67,20 +68,24 @@ app.use((request, response, next) => {
 // ---------------------------------------------------------------- screen: endpoints
 
 app.get('/endpoints', async (request, response) => {
-  response.json(await rows('endpoints', request.tenant));
+  response.json(await rows('endpoints', request));
 });
 
 app.get('/limits', async (request, response) => {
-  response.json(await one('limits', request.tenant));
+  response.json(await one('limits', request));
 });
 
 app.get('/event-types', async (request, response) => {
-  response.json(await rows('event_types', request.tenant));
+  response.json(await rows('event_types', request));
+});
+
+app.get('/asyncapi', async (request, response) => {
+  response.json(await one('asyncapi', request, { title: 'Events of a shop' }));
 });
 
 app.post('/endpoints', async (request, response) => {
   const { url, ...settings } = request.body;
-  const endpoint = await one('create_endpoint', request.tenant, {
+  const endpoint = await one('create_endpoint', request, {
     url: url ?? null,
     settings: JSON.stringify(settings),
     idempotency_key: request.get('Idempotency-Key'),
@@ -92,11 +97,11 @@ app.post('/endpoints', async (request, response) => {
 // ---------------------------------------------------------------- screen: one endpoint
 
 app.get('/endpoints/:name', async (request, response) => {
-  show(response, await one('endpoints', request.tenant, { name: request.params.name }));
+  show(response, await one('endpoints', request, { name: request.params.name }));
 });
 
 app.patch('/endpoints/:name', async (request, response) => {
-  show(response, await one('alter_endpoint', request.tenant, {
+  show(response, await one('alter_endpoint', request, {
     name: request.params.name,
     settings: JSON.stringify(request.body),
     version: version(request),
@@ -104,65 +109,71 @@ app.patch('/endpoints/:name', async (request, response) => {
 });
 
 app.delete('/endpoints/:name', async (request, response) => {
-  await one('drop_endpoint', request.tenant, { name: request.params.name, ...chosen(request.query, 'discard') });
+  await one('drop_endpoint', request, { name: request.params.name, ...chosen(request.query, 'discard') });
   response.status(204).end();
 });
 
 app.post('/endpoints/:name/pause', async (request, response) => {
-  show(response, await one('pause_endpoint', request.tenant, { name: request.params.name }));
+  show(response, await one('pause_endpoint', request, { name: request.params.name }));
 });
 
 app.post('/endpoints/:name/resume', async (request, response) => {
-  show(response, await one('resume_endpoint', request.tenant, { name: request.params.name }));
+  show(response, await one('resume_endpoint', request, { name: request.params.name }));
 });
 
 app.get('/endpoints/:name/secret', async (request, response) => {
-  response.set('Cache-Control', 'no-store').json(await one('secret', request.tenant, { name: request.params.name }));
+  response.set('Cache-Control', 'no-store').json(await one('secret', request, { name: request.params.name }));
 });
 
 // "grace" is a number of seconds, for which the former secret signs as well.
 app.post('/endpoints/:name/secret', async (request, response) => {
-  show(response, await one('rotate_secret', request.tenant, { name: request.params.name, grace: request.body?.grace }));
+  show(response, await one('rotate_secret', request, { name: request.params.name, grace: request.body?.grace }));
 });
 
 app.post('/endpoints/:name/test', async (request, response) => {
   const { topic, payload } = request.body ?? {};
-  response.status(202).json(await one('send_test', request.tenant, {
+  response.status(202).json(await one('send_test', request, {
     name: request.params.name,
     topic,
     payload: payload === undefined ? undefined : JSON.stringify(payload),
   }));
 });
 
+// ---------------------------------------------------------------- screen: who changed what
+
+app.get('/changes', async (request, response) => {
+  response.json(await one('changes', request, chosen(request.query, 'endpoint', 'before', 'page_size')));
+});
+
 // ---------------------------------------------------------------- screen: charts
 
 // Of one endpoint, or of all: /figures?endpoint=…&bucket=300&from_time=…
 app.get('/figures', async (request, response) => {
-  response.json(await rows('figures', request.tenant, chosen(request.query, 'endpoint', 'bucket', 'from_time', 'to_time')));
+  response.json(await rows('figures', request, chosen(request.query, 'endpoint', 'bucket', 'from_time', 'to_time')));
 });
 
 // ---------------------------------------------------------------- screen: the log
 
 // The answer's "cursor" is "before" of the next page, until it is null.
 app.get('/deliveries', async (request, response) => {
-  response.json(await one('deliveries', request.tenant, {
+  response.json(await one('deliveries', request, {
     ...chosen(request.query, 'endpoint', 'status', 'before', 'page_size', 'from_time', 'to_time', 'event'),
     topics: many(request.query.topics),
   }));
 });
 
 app.get('/attempts', async (request, response) => {
-  response.json(await one('attempts', request.tenant, chosen(request.query, 'endpoint', 'event', 'before', 'page_size')));
+  response.json(await one('attempts', request, chosen(request.query, 'endpoint', 'event', 'before', 'page_size')));
 });
 
 // ---------------------------------------------------------------- screen: one delivery
 
 app.get('/endpoints/:name/deliveries/:event', async (request, response) => {
-  response.json(await one('delivery', request.tenant, { endpoint: request.params.name, event: request.params.event }));
+  response.json(await one('delivery', request, { endpoint: request.params.name, event: request.params.event }));
 });
 
 app.post('/endpoints/:name/deliveries/:event/retry', async (request, response) => {
-  response.status(202).json(await one('retry', request.tenant, { endpoint: request.params.name, event: request.params.event }));
+  response.status(202).json(await one('retry', request, { endpoint: request.params.name, event: request.params.event }));
 });
 
 // ---------------------------------------------------------------- screen: recovery
@@ -170,22 +181,22 @@ app.post('/endpoints/:name/deliveries/:event/retry', async (request, response) =
 // All that failed, or what failed since a time
 app.post('/endpoints/:name/retry', async (request, response) => {
   const { since, topics } = request.body ?? {};
-  response.status(202).json(await one('retry', request.tenant, { endpoint: request.params.name, since, topics: many(topics) }));
+  response.status(202).json(await one('retry', request, { endpoint: request.params.name, since, topics: many(topics) }));
 });
 
 app.get('/endpoints/:name/replays', async (request, response) => {
-  response.json(await rows('replays', request.tenant, { endpoint: request.params.name }));
+  response.json(await rows('replays', request, { endpoint: request.params.name }));
 });
 
 app.post('/endpoints/:name/replays', async (request, response) => {
   const { from_time = null, to_time, topics } = request.body ?? {};
-  response.status(202).json(await one('replay', request.tenant, {
+  response.status(202).json(await one('replay', request, {
     endpoint: request.params.name, from_time, to_time, topics: many(topics),
   }));
 });
 
 app.delete('/endpoints/:name/replays/:id', async (request, response) => {
-  response.json(await one('cancel_replay', request.tenant, { endpoint: request.params.name, replay: request.params.id }));
+  response.json(await one('cancel_replay', request, { endpoint: request.params.name, replay: request.params.id }));
 });
 
 // ---------------------------------------------------------------- errors

@@ -24,7 +24,7 @@ my %arguments = (
 	portal_secret => '%t, %e', portal_rotate_secret => '%t, %e', portal_deliveries => '%t', portal_attempts => '%t',
 	portal_retry => '%t, %e, %v', portal_delivery => '%t, %e, %v', portal_replays => '%t, %e', portal_cancel_replay => '%t, %e, %r',
 	portal_replay => q(%t, %e, now() - interval '1 hour'), portal_send_test => '%t, %e',
-	portal_event_types => '%t', portal_limits => '%t', portal_figures => '%t, %e');
+	portal_event_types => '%t', portal_limits => '%t', portal_figures => '%t, %e', portal_asyncapi => '%t', portal_changes => '%t, %e');
 is( join(' ', sort keys %arguments),
 	ask("SELECT string_agg(DISTINCT split_part(split_part(object, '.', 2), '(', 1), ' ' ORDER BY split_part(split_part(object, '.', 2), '(', 1))"
 		  . " FROM outbox.privileges_of('portal') WHERE kind = 'FUNCTION'"),

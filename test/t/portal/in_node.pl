@@ -1,4 +1,4 @@
-# A portal in Node has the data of each screen with one call, and answers errors by the table.
+# A portal in Node, behind PgBouncer, has the data of each screen with one call, and answers errors by the table.
 use strict;
 use warnings;
 
@@ -6,6 +6,7 @@ use HTTP::Tiny;
 use IPC::Run;
 use JSON::PP;
 use OutboxTest;
+use OutboxTest::PgBouncer;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -33,11 +34,13 @@ is_deeply({ map { $_ => $mapped{$_} } keys %table }, \%table, 'and the table of 
 
 # --- It runs
 
+my ($host, $behind) = OutboxTest::PgBouncer::installed() ? ('127.0.0.1', OutboxTest::PgBouncer::start($node, 'portal')) : ($node->host, $node->port);
+diag('NOT TESTED: PgBouncer is not installed') if $host ne '127.0.0.1';
 my ($out, $err) = ('', '');
 my $portal = do
 {
-	local %ENV = (%ENV, NODE_PATH => $modules, PGHOST => $node->host, PGPORT => $node->port, PGUSER => 'portal', PGDATABASE => 'postgres',
-		CUSTOMERS => '{"a-token": "acme", "g-token": "globex"}');
+	local %ENV = (%ENV, NODE_PATH => $modules, PGHOST => $host, PGPORT => $behind, PGUSER => 'portal', PGDATABASE => 'postgres',
+		CUSTOMERS => '{"a-token": {"tenant": "acme", "user": "jane"}, "g-token": {"tenant": "globex", "user": "joe"}}');
 	IPC::Run::start([ 'node', $program ], '<', \undef, '>', \$out, '2>', \$err);
 };
 $portal->pump until $out =~ /listening on (\d+)/ || !$portal->pumpable;
@@ -69,6 +72,7 @@ my $url = $receiver->url('/ok/acme');
 is_deeply(scalar body(200, GET => '/endpoints'), [], 'no endpoint');
 is(body(200, GET => '/limits')->{max_endpoints}, 10, 'as many are allowed');
 is(body(200, GET => '/event-types')->[0]{topic}, 'order.paid', 'what there is to subscribe to');
+is(body(200, GET => '/asyncapi')->{channels}{'order.paid'}{address}, 'order.paid', 'as a document of AsyncAPI');
 my ($made, $headers) = body(201, POST => '/endpoints', { url => $url, topics => ['order.*'], label => 'Orders' }, 'idempotency-key' => 'k');
 my $at = "/endpoints/$made->{name}";
 is($headers->{location}, $at, 'where it is');
@@ -107,14 +111,29 @@ $receiver->wait_delivered(2, path => '/ok/acme', id => $event);
 ok(wait_settled($node), 'settled');
 is(body(202, POST => "$at/retry", { since => '2026-01-01' })->{deliveries}, 0, 'nothing has failed');
 my $replay = body(202, POST => "$at/replays", { from_time => '2026-01-01T00:00:00Z', topics => ['order.*'] });
-is(body(200, GET => "$at/replays")->[0]{replay_id}, $replay->{replay_id}, 'a replay');
+my $progress = body(200, GET => "$at/replays")->[0];
+is("@{$progress}{qw(replay_id expected)}", "@{$replay}{qw(replay_id expected)}", 'a replay, and of how many events');
 is(ref body(200, DELETE => "$at/replays/$replay->{replay_id}")->{cancelled}, 'JSON::PP::Boolean', 'ended');
 is(ref body(200, GET => "/figures?endpoint=$made->{name}&bucket=300"), 'ARRAY', 'charts');
+
+# --- Who changed what
+
+my $changes = body(200, GET => '/changes')->{changes};
+like(join(' ', map { "$_->{action} $_->{actor}" } @$changes),
+	qr/^(?:cancel_replay jane )?replay jane resend jane test jane alter jane resume jane pause jane alter jane create jane$/, 'the newest change first, and who made it');
+my ($more, @paged) = '';
+while (defined $more)
+{
+	my $page = body(200, GET => "/changes?endpoint=$made->{name}&page_size=3$more");
+	push @paged, @{ $page->{changes} };
+	$more = defined $page->{cursor} ? "&before=$page->{cursor}" : undef;
+}
+is_deeply(\@paged, $changes, 'page by page');
 
 # --- Errors
 
 foreach my $case (
-	[ 404, 'name', '42704', GET => '/endpoints/none' ],
+	[ 404, 'endpoint', '42704', GET => '/endpoints/none' ],
 	[ 422, 'url', '22004', POST => '/endpoints', {} ],
 	[ 422, 'timeout', '22023', PATCH => $at, { timeout => 1 } ],
 	[ 422, undef, '22P02', GET => "$at/deliveries/1" ],
@@ -123,7 +142,7 @@ foreach my $case (
 	my ($status, $field, $code, @request) = @$case;
 	my $error = body($status, @request)->{error};
 	is($error->{code}, $code, "$status: its code");
-	is($error->{field}, $field, "$status: its field") if $code && $code ne '42704';
+	is($error->{field}, $field, "$status: its field") if $code;
 	ok($error->{message}, "$status: and words");
 }
 body(401, GET => '/endpoints', undef, authorization => 'Bearer x');

@@ -161,6 +161,12 @@ answers('/ok/full', "HTTP/1.1 200 OK\r\nContent-Length: 7", 'thanks!');
 ($event, $d) = delivered('full', 'delivered');
 is($d->{attempts}[0]{response_body}, 'tha', 'bounds the body');
 
+# --- Why nothing is sent
+
+ask("SELECT outbox.portal_pause_endpoint('acme', 'plain')", 'portal');
+($event, $d) = delivered('plain', 'pending');
+is("$d->{endpoint_state}, $d->{endpoint_reason}", 'paused, paused by its tenant', 'it waits for its endpoint');
+
 # --- Forgotten
 
 ask("SELECT outbox.forget('acme')");

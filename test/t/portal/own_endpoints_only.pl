@@ -204,6 +204,30 @@ is(ask("SELECT string_agg(DISTINCT action, ' ') FROM outbox.endpoint_audit WHERE
 ask("SELECT outbox.create_endpoint('gone', '$url{acme}', tenant => 'gone'); SELECT outbox.forget('gone')");
 is(ask("SELECT count(*) FROM outbox.endpoint_audit WHERE tenant = 'gone'"), '0', 'and none of a tenant that is forgotten');
 
+# --- And its tenant sees it, without what is not for it
+
+ask(qq~BEGIN; SET LOCAL outbox.actor = 'boss'; SELECT outbox.alter_endpoint('$name{acme}', config => '{"user_agent": "Hidden"}');
+	SELECT outbox.set_portal_limits('acme', max_calls => 1000); COMMIT~);
+portal("SELECT outbox.portal_replay('acme', '$name{acme}', now() - interval '1 hour')");
+my $changes = json("outbox.portal_changes('acme')")->{changes};
+my @seen = map { join '|', $_->{action}, $_->{actor} // '-', JSON::PP->new->canonical->encode([ @{$_}{qw(before after)} ]) } @{$changes}[1, 2];
+is($seen[0], 'alter|-|[{},{}]', 'that an operator changed something, not which one, and not what the tenant may not choose');
+is($seen[1], 'alter|jane@acme.example|[{"headers":"set","label":"Paid"},{"headers":"changed","label":"Audited"}]', 'what its own people changed');
+is(join(' ', sort keys %{ $changes->[0]{after} }), 'deliveries from_time to_time', 'no number that counts the replays of others');
+is(join(' ', sort keys %{ $changes->[0] }), 'action actor after at before endpoint', 'and no role');
+is(ask("SELECT after ->> 'max_calls' FROM outbox.endpoint_audit WHERE tenant = 'acme' AND action = 'limits'"), '1000', 'limits are noted, too');
+is(scalar(grep { $_->{action} eq 'limits' } @$changes), 0, 'for operators');
+is(join(' ', map { $_->{action} } @{ json("outbox.portal_changes('globex')")->{changes} }), 'create', 'of each tenant its own');
+like(says("SELECT outbox.portal_changes('acme', before => '$_')"), qr/22023: invalid cursor HINT/, "no cursor: $_") foreach '', 'x', '1:2:0', '9' x 17;
+ask(q~INSERT INTO outbox.endpoint_audit (tenant, endpoint, role, action, before, after) SELECT 'many', CASE WHEN n = 1 THEN 'rare' ELSE 'x' END, 'portal', 'alter', '{}', '{}' FROM generate_series(1, 1002) n;
+	SELECT outbox.create_endpoint('rare', 'https://a.example/', tenant => 'many')~);
+my $rare = json("outbox.portal_changes('many', 'rare')");
+is(join(' ', map { $_->{action} } @{ $rare->{changes} }), 'create', 'a page reads a bounded number of changes');
+$rare = json("outbox.portal_changes('many', 'rare', before => '$rare->{cursor}')");
+is(join(' ', map { $_->{action} } @{ $rare->{changes} }) . ($rare->{cursor} // ''), 'alter', 'and the next one goes on');
+ask("SELECT outbox.set_portal_limits('acme', reset => true); SELECT outbox.alter_endpoint('$name{acme}', reset => '{config}'); SELECT outbox.drop_endpoint('rare', true)");
+ok(wait_settled($node), 'settled');
+
 # --- Paused by its tenant, or by the operator
 
 portal("SELECT outbox.portal_pause_endpoint('acme', '$name{acme}')");
@@ -244,7 +268,7 @@ foreach my $case (
 }
 ask("SELECT outbox.set_portal_limits('acme', settings => '{}')");
 like(says(qq(SELECT outbox.portal_alter_endpoint('acme', '$name{acme}', '{"url": "$url{acme}"}'))),
-	qr/HINT:  They choose none\.$/, 'a hint where it may choose nothing');
+	qr/HINT:  Ask the operator\.$/, 'a hint where it may choose nothing');
 ask("SELECT outbox.set_portal_limits('acme', reset => true)");
 
 # --- Errors: each row of the table in doc/tenants.md, with its field and a hint
@@ -314,7 +338,7 @@ is(limits('acme') . ' ' . limits('globex'), '2|max_in_flight,topics|600 1|url,to
 like(says("BEGIN; $create; COMMIT; $create"), qr/54000/, 'one more, and not two');
 foreach my $case (
 	[ '{"url": "https://a.example/"}', '22023: setting "url" is not for tenants to choose HINT' ],
-	[ '{"tenant": "globex"}', '22023: unknown setting "tenant" HINT' ],
+	[ '{"tenant": "globex"}', '22023: unknown setting "tenant" HINT:  Use some of: max_in_flight, topics.' ],
 	[ '{"name": "x"}', '22023: unknown setting "name" HINT' ],
 	[ '{"secret": "whsec_"}', '22023: unknown setting "secret" HINT' ],
 	[ '[1]', '22023: settings must be a JSON object HINT' ],
@@ -352,6 +376,7 @@ foreach my $case (
 	[ '{"config": {"ssl_ca_file": "/etc/passwd"}}', '' ],
 	[ '{"config": {"signature": "nobody"}}', '' ],
 	[ '{"config": [1]}', '' ],
+	[ '{"config": {"signature": "ed25519"}}', 'invalid secret HINT:  Create another endpoint with this signature' ],
 	[ '{"credentials": {"client_secret": "x"}, "config": {"client_id": "x", "token_url": "https://169.254.169.254/x"}}', '' ],
 	[ '{"credentials": {"client_secret": "x"}, "config": {"client_id": "x", "token_url": "file:///etc/passwd"}}', '' ],
 	[ '{"credentials": {"client_secret": "x"}, "config": {"client_id": "x", "token_url": "http://8.8.8.8/"}}', '' ],
@@ -362,6 +387,8 @@ foreach my $case (
 	like($answer, qr/^ERROR:  22023: .*\Q$words\E/, "$settings: refused");
 	like($answer, qr/HINT:  (?!.*(?:outbox\.|superuser|=>))\w/, 'with a hint for the customer');
 }
+my (undef, undef, $misfit) = $node->psql('postgres', qq~\\set VERBOSITY verbose\nSELECT outbox.portal_alter_endpoint('auth', '$auth->{name}', '{"config": {"signature": "ed25519"}}')~, extra_params => [ '-U', 'portal' ]);
+like($misfit, qr/^COLUMN NAME:  config$/m, 'a secret that does not fit is a fault of the config');
 is(ask("SELECT count(*) FILTER (WHERE c::text LIKE '%s3cret%'), count(*) > 2 FROM outbox.endpoint_audit c WHERE c.tenant = 'auth'"), '0|t', 'none is in the audit');
 is(portal("SELECT count(*) FROM (SELECT outbox.portal_endpoints('auth')::text UNION ALL SELECT outbox.portal_deliveries('auth')::text
 	UNION ALL SELECT outbox.portal_attempts('auth')::text) t(shown) WHERE shown LIKE '%s3cret%'"), 0, 'nor shown again');
@@ -406,7 +433,7 @@ my %call = (
 	portal_deliveries => '%t, %e', portal_attempts => '%t, %e', portal_retry => "%t, %e, %v", portal_delivery => "%t, %e, %v",
 	portal_replays => '%t, %e', portal_cancel_replay => "%t, %e, $replay->{replay_id}",
 	portal_replay => q(%t, %e, '2026-01-01'), portal_send_test => '%t, %e', portal_drop_endpoint => '%t, %e, true',
-	portal_create_endpoint => '%t, %u', portal_event_types => '%t', portal_limits => '%t', portal_figures => '%t, %e');
+	portal_create_endpoint => '%t, %u', portal_event_types => '%t', portal_limits => '%t', portal_figures => '%t, %e', portal_asyncapi => '%t', portal_changes => '%t, %e');
 is(join(' ', map { "outbox.$_" } sort keys %call), $granted, 'every function of the portal is tried');
 is(ask("SELECT string_agg(DISTINCT kind, ' ') FROM outbox.privileges_of('portal')"), 'FUNCTION SCHEMA', 'no table and no view is granted');
 

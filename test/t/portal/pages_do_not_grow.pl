@@ -38,6 +38,7 @@ my @calls = (
 	"SELECT outbox.portal_retry('t1', 'e4')",
 	$replay,
 	"SELECT outbox.portal_replays('t1', 'e4')",
+	"SELECT outbox.portal_changes('t1', 'e4')",
 	"SELECT outbox.portal_drop_endpoint('t1', 'NEW', discard => true)");
 my $made = 0;
 my $event;
