@@ -101,7 +101,7 @@ BEGIN
                   HINT = COALESCE('Use some of: ' || NULLIF(array_to_string(COALESCE(allowed, options), ', '), '') || '.', 'Ask the operator.');
     END IF;
 END $$;
-COMMENT ON FUNCTION outbox.check_portal_setting IS 'Refuses a name that is no setting of an endpoint, or none of those that are allowed (22023)';
+COMMENT ON FUNCTION outbox.check_portal_setting IS 'Refuses a name that is no setting of an endpoint, or none that is allowed (22023)';
 
 ------------------------------------------------------------------------
 -- Checks
@@ -543,7 +543,7 @@ RETURN (SELECT COALESCE(jsonb_object_agg(c.key, CASE
             WHEN c.key IN ('from_time', 'to_time', 'since', 'verified_at') THEN to_jsonb((c.value #>> '{}')::timestamptz)
             ELSE c.value END), '{}')
         FROM jsonb_each(change) c);
-COMMENT ON FUNCTION outbox.portal_noted IS 'What outbox.endpoint_audit notes, with intervals in seconds, and times in the session''s time zone';
+COMMENT ON FUNCTION outbox.portal_noted IS 'An entry of outbox.endpoint_audit, with intervals in seconds, and times in the session''s time zone';
 
 -- A page reads so many rows at most, whatever endpoint it is for.  Operators and their roles stay unnamed.
 CREATE FUNCTION outbox.portal_changes(tenant text, endpoint text DEFAULT NULL, before text DEFAULT NULL,
