@@ -1,4 +1,4 @@
-# A portal in Node, behind PgBouncer, has the data of each screen with one call, and answers errors by the table.
+# A portal in Node has the data of each screen with one call, also behind PgBouncer.
 use strict;
 use warnings;
 
