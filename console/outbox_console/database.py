@@ -19,7 +19,7 @@ LOG = logging.getLogger("outbox-console")
 
 # An error of a whole statement, by SQLSTATE, in words for the reader of a screen.
 WORDS = {
-    "42501": "The database role of the console may not see this. A role with outbox.grant_operate() may.",
+    "42501": "The database role of the console may not see this. One that outbox.grant_to() lets operate may.",
     "57014": "This took longer than the console waits, and was ended. It says nothing about whether there are rows.",
     "55P03": "A table is locked at present, as by VACUUM FULL or REINDEX. It is looked at again.",
     "25006": "The server is a standby, or takes no changes at present. Nothing was changed.",

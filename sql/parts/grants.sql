@@ -67,8 +67,7 @@ BEGIN
     WHERE x.extname = 'outbox' AND $1 = 'dump';
 END $$;
 COMMENT ON FUNCTION outbox.privileges_of IS
-'Privileges that grant_emit(), grant_watch(), grant_operate(), grant_portal(), grant_work() and grant_dump() '
-'grant';
+'Privileges that grant_to() grants for a purpose';
 
 CREATE FUNCTION outbox.check_role(role text) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
@@ -98,7 +97,9 @@ BEGIN
         EXECUTE format('GRANT %s %s ON %s %s TO %I', p.privilege, p.columns, p.kind, p.object, role);
     END LOOP;
 END $$;
-COMMENT ON FUNCTION outbox.grant_to IS 'Grants a role the privileges of a purpose (42704: no such role)';
+COMMENT ON FUNCTION outbox.grant_to IS
+'Grants a role the privileges of a purpose: emit; watch, views without payloads, URLs, headers and answers; operate, all '
+'views, endpoints and their secrets; portal, functions for customers; work, for outbox.worker_role; dump (42704: no such role)';
 
 -- A role that may grant, but not write this table, leaves the rows of the role there.
 CREATE FUNCTION outbox.grant_emit(role text, topics text[] DEFAULT NULL) RETURNS void
@@ -116,33 +117,6 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox.grant_emit IS
 'Lets a role emit, by function, through outbox.outgoing and by COPY: topics that one of the patterns matches (NULL: all)';
-
-CREATE FUNCTION outbox.grant_watch(role text) RETURNS void
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-AS $$ SELECT outbox.grant_to($1, 'watch') $$;
-COMMENT ON FUNCTION outbox.grant_watch IS 'Lets a role read the views that show no payload, URL, header or answer';
-
-CREATE FUNCTION outbox.grant_operate(role text) RETURNS void
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-AS $$ SELECT outbox.grant_to($1, 'operate') $$;
-COMMENT ON FUNCTION outbox.grant_operate IS
-'Lets a role read all views, manage endpoints, read their secrets, send again and give up';
-
-CREATE FUNCTION outbox.grant_portal(role text) RETURNS void
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-AS $$ SELECT outbox.grant_to($1, 'portal') $$;
-COMMENT ON FUNCTION outbox.grant_portal IS
-'Lets a role call the functions of the portal, for any tenant, and nothing else';
-
-CREATE FUNCTION outbox.grant_work(role text) RETURNS void
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-AS $$ SELECT outbox.grant_to($1, 'work') $$;
-COMMENT ON FUNCTION outbox.grant_work IS 'Grants the privileges that the role in outbox.worker_role needs';
-
-CREATE FUNCTION outbox.grant_dump(role text) RETURNS void
-LANGUAGE sql VOLATILE SET search_path = pg_catalog, pg_temp
-AS $$ SELECT outbox.grant_to($1, 'dump') $$;
-COMMENT ON FUNCTION outbox.grant_dump IS 'Lets a role dump this database with pg_dump, all events included';
 
 CREATE FUNCTION outbox.revoke_all(role text) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp

@@ -397,12 +397,12 @@ const steps = {
     sql("REVOKE SELECT ON outbox.dead_letters FROM console");
     await page.goto(BASE + "/dead");
     await shows(page, /Not known[^]*may not see this/, "a view that it may not read is not an empty one");
-    sql("SELECT outbox.grant_operate('console')");
+    sql("SELECT outbox.grant_to('console', 'operate')");
     await page.goto(BASE + "/do/pause?endpoint=billing");
     sql("REVOKE EXECUTE ON FUNCTION outbox.pause_endpoint FROM console");
     await page.getByRole("button", { name: "Pause" }).click();
     await shows(page, /Nothing was changed/, "an action that is refused says that nothing was changed");
-    sql("SELECT outbox.grant_operate('console')");
+    sql("SELECT outbox.grant_to('console', 'operate')");
 
     /* Live pages, which are not loaded anew. */
     const fails = async (path, well, break_, says, mend) => {
@@ -422,7 +422,7 @@ const steps = {
     await fails("/", /Waiting[^]*Delivered/, "ALTER FUNCTION outbox.metrics RENAME TO metrics_once; UPDATE pg_extension SET extversion = '0.9' WHERE extname = 'outbox'",
       /It is not known whether events are delivered[^]*another version than the console: 0\.9/, "ALTER FUNCTION outbox.metrics_once RENAME TO metrics; UPDATE pg_extension SET extversion = '1.0' WHERE extname = 'outbox'");
     await fails("/", /Waiting[^]*Delivered/, "DROP EXTENSION outbox CASCADE", /It is not known whether events are delivered[^]*has no extension outbox/,
-      "CREATE EXTENSION outbox; SELECT outbox.grant_operate('console')");
+      "CREATE EXTENSION outbox; SELECT outbox.grant_to('console', 'operate')");
     await shows(page, /There is no endpoint yet/, "a new extension has no endpoint, and the page says so");
   },
 

@@ -37,7 +37,7 @@ GRANT TEMP ON DATABASE postgres TO anyone;
 CREATE ROLE emitter LOGIN;
 SELECT outbox.grant_emit('emitter');
 CREATE ROLE portal LOGIN;
-SELECT outbox.grant_portal('portal');
+SELECT outbox.grant_to('portal', 'portal');
 SQL
 
 # The well-behaved: one with keys, one of a tenant, one in batches

@@ -1,6 +1,6 @@
 // A portal for the customers of an application: an HTTP API in front of the functions
 // outbox.portal_...().  Each request is one call, and what the call returns is the answer.
-// The role of its connection has what outbox.grant_portal() grants, and nothing else.
+// The role of its connection has the purpose portal of outbox.grant_to(), and nothing else.
 //
 //   CUSTOMERS='{"token": {"tenant": "acme", "user": "jane"}}' PGHOST=… PGUSER=portal node portal.cjs PORT
 'use strict';

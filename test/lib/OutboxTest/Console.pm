@@ -70,8 +70,8 @@ sub roles
 	$node->safe_psql('postgres', <<'SQL');
 CREATE ROLE console LOGIN;
 CREATE ROLE console_watch LOGIN;
-SELECT outbox.grant_operate('console');
-SELECT outbox.grant_watch('console_watch');
+SELECT outbox.grant_to('console', 'operate');
+SELECT outbox.grant_to('console_watch', 'watch');
 SQL
 	return;
 }

@@ -113,7 +113,7 @@ my $jane = cookie(ask($console, '/sign-in', { name => 'jane', password => 'tea f
 # May only look
 is(statuses(sub { ask($console, $_[0], undef, cookie => $joe) }, grep { !/replay|payload|event/ } @screens), '200: some', 'a user that reads sees the screens');
 is(ask($console, "/payload/$event", undef, cookie => $joe)->{status}, 404, 'but no payload');
-like(ask($console, '/endpoint/billing', undef, cookie => $joe)->{content}, qr/Not known.*grant_operate/s, 'and is told what its role may not see');
+like(ask($console, '/endpoint/billing', undef, cookie => $joe)->{content}, qr/Not known.*grant_to/s, 'and is told what its role may not see');
 is(statuses(sub { ask($console, "/do/$_[0]?endpoint=crm", undef, cookie => $joe) }, @actions), "403: @actions", 'no action is offered to it');
 my $token = ask($console, '/', undef, cookie => $joe)->{content} =~ /name="token" value="(\w+)"/ ? $1 : '';
 isnt($token, '', 'its form to sign out has a token');

@@ -28,7 +28,7 @@ sub as
 }
 
 ask('CREATE ROLE support; CREATE ROLE portal');
-ask("SELECT outbox.grant_operate('support'), outbox.grant_portal('portal')");
+ask("SELECT outbox.grant_to('support', 'operate'), outbox.grant_to('portal', 'portal')");
 endpoint($node, $receiver, 'crm', '/status/422', "topics => '{crm.*}', max_attempts => 1");
 endpoint($node, $receiver, 'acme', '/status/422', "topics => '{*}', tenant => 'acme', max_attempts => 1");
 endpoint($node, $receiver, 'fine', '/ok', "topics => '{crm.*}'");

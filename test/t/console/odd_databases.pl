@@ -97,12 +97,12 @@ foreach my $path (qw(/ /endpoints /endpoint/billing /search?q=a /dead /tenants /
 }
 $console->stop;
 $node->safe_psql('postgres', 'CREATE DATABASE second');
-$node->safe_psql('second', "CREATE EXTENSION outbox; SELECT outbox.grant_operate('console')");
+$node->safe_psql('second', "CREATE EXTENSION outbox; SELECT outbox.grant_to('console', 'operate')");
 $console = OutboxTest::Console->new($node, database => qq("$database=second user=console"));
 says($console, '/', qr/There is no endpoint yet/, 'a database without endpoints says what to do');
 $node->safe_psql('second', 'DROP EXTENSION outbox CASCADE');
 says($console, $_, qr/no extension outbox/, "an extension that was dropped is said: $_") foreach qw(/ /endpoints /dead /system);
-$node->safe_psql('second', "CREATE EXTENSION outbox; SELECT outbox.grant_operate('console')");
+$node->safe_psql('second', "CREATE EXTENSION outbox; SELECT outbox.grant_to('console', 'operate')");
 says($console, '/', qr/There is no endpoint yet/, 'and it is back by itself');
 $console->stop;
 
@@ -111,7 +111,7 @@ foreach my $encoding (qw(LATIN1 SQL_ASCII))
 {
 	my $name = lc $encoding;
 	$node->safe_psql('postgres', "CREATE DATABASE $name ENCODING '$encoding' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0");
-	$node->safe_psql($name, "CREATE EXTENSION outbox; SELECT outbox.grant_operate('console')");
+	$node->safe_psql($name, "CREATE EXTENSION outbox; SELECT outbox.grant_to('console', 'operate')");
 	$node->safe_psql($name, "SET client_encoding = 'UTF8'; SELECT outbox.create_endpoint('lager', '" . $receiver->url('/ok/lager') . "', label => 'B\xc3\xbccher')");
 	$console = OutboxTest::Console->new($node, database => qq("$database=$name user=console"));
 	says($console, '/endpoint/lager', qr/B\xc3\xbccher/, "a database in $encoding is read");

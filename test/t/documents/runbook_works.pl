@@ -15,7 +15,7 @@ my $path = '/ok/billing';
 my $event = '00000000-0000-4000-8000-000000000000';    # the one a section is about
 my $bystander;
 
-$node->safe_psql('postgres', "CREATE ROLE oncall LOGIN; GRANT pg_monitor TO oncall; SELECT outbox.grant_operate('oncall')");
+$node->safe_psql('postgres', "CREATE ROLE oncall LOGIN; GRANT pg_monitor TO oncall; SELECT outbox.grant_to('oncall', 'operate')");
 
 sub status
 {

@@ -31,7 +31,7 @@ ask(<<'SQL');
 CREATE ROLE app LOGIN;
 SELECT outbox.grant_emit('app');
 CREATE ROLE operator LOGIN;
-SELECT outbox.grant_operate('operator');
+SELECT outbox.grant_to('operator', 'operate');
 CREATE TABLE public.parcels (id int PRIMARY KEY);
 GRANT INSERT ON public.parcels TO app;
 CREATE TRIGGER tell AFTER INSERT ON public.parcels FOR EACH ROW EXECUTE FUNCTION outbox.emit_change('parcel.changed', 'id');

@@ -168,7 +168,7 @@ like((says('shop_owner', 'shop', "EXPLAIN VERBOSE SELECT status FROM follower.de
 is($follower->safe_psql('half', 'SELECT name || state FROM outbox.sources'), 'shopstreaming', 'a share is followed');
 
 # An operator, with the entry that was made
-$follower->safe_psql('postgres', "CREATE ROLE oncall LOGIN; SELECT outbox.grant_operate('oncall')");
+$follower->safe_psql('postgres', "CREATE ROLE oncall LOGIN; SELECT outbox.grant_to('oncall', 'operate')");
 is($follower->safe_psql('postgres', "SELECT outbox.unfollow('shop')", extra_params => [ '-U', 'oncall' ]), '', 'an operator ends it');
 is($follower->safe_psql('postgres', "SELECT outbox.follow('shop', 'service=shop')", extra_params => [ '-U', 'oncall' ]), 1, 'and follows a service');
 

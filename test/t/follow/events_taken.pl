@@ -75,7 +75,7 @@ ask("SELECT outbox.unfollow('shop')");
 at('shop', emits(2));
 follow('shop');
 taken('shop', 2, 'followed again: from then on');
-ask("CREATE ROLE watcher LOGIN; SELECT outbox.grant_watch('watcher')");
+ask("CREATE ROLE watcher LOGIN; SELECT outbox.grant_to('watcher', 'watch')");
 is($follower->safe_psql('postgres', "SELECT taken FROM outbox.sources WHERE name = 'market'", extra_params => [ '-U', 'watcher' ]), 2505, 'a watcher sees it');
 $follower->restart;
 taken('market', 0, 'and from the start of the server on');

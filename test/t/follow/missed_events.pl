@@ -223,7 +223,7 @@ like(slurp_file($follower->logfile), qr/WARNING:  source "shop" had removed 11 e
 
 # --- Who sees it
 
-ask("CREATE ROLE watcher LOGIN; SELECT outbox.grant_watch('watcher'); CREATE ROLE oncall LOGIN; SELECT outbox.grant_operate('oncall')");
+ask("CREATE ROLE watcher LOGIN; SELECT outbox.grant_to('watcher', 'watch'); CREATE ROLE oncall LOGIN; SELECT outbox.grant_to('oncall', 'operate')");
 is($follower->safe_psql('postgres', 'SELECT missed FROM outbox.sources', extra_params => [ '-U', 'watcher' ]), 11, 'a watcher sees the number');
 is($follower->safe_psql('postgres', 'SELECT at_most FROM outbox.missed_events', extra_params => [ '-U', 'oncall' ]), 11, 'an operator all of it');
 ask('DELETE FROM outbox.missed_events');

@@ -186,11 +186,11 @@ is(ask("SELECT string_agg(payload ->> 'n', ' ' ORDER BY seq) FROM outbox.all_eve
 
 # --- What a watcher sees, and an operator may do
 
-ask("CREATE ROLE watcher LOGIN; SELECT outbox.grant_watch('watcher')");
+ask("CREATE ROLE watcher LOGIN; SELECT outbox.grant_to('watcher', 'watch')");
 ask("SELECT outbox.keep_sources()");
 is(ask("SELECT string_agg(name || '=' || value, ' ' ORDER BY name) FROM outbox.metrics() WHERE labels ->> 'source' = 'shop' AND name ~ 'streaming|lost'"), 'outbox_source_lost=0 outbox_source_streaming=1', 'the figures have it');
 is(ask("SELECT count(*) FROM outbox.metrics() WHERE labels ->> 'source' = 'shop' AND name ~ 'behind_bytes|retained|answered' AND value >= 0"), 3, 'with how much is behind and retained');
-ask("CREATE ROLE oncall LOGIN; SELECT outbox.grant_operate('oncall')");
+ask("CREATE ROLE oncall LOGIN; SELECT outbox.grant_to('oncall', 'operate')");
 is($follower->safe_psql('postgres', 'SELECT state FROM outbox.sources', extra_params => [ '-U', 'watcher' ]), 'streaming', 'a watcher sees the state');
 my $services = $follower->data_dir . '/pg_service.conf';
 append_to_file($services, "[shop]\n" . join("\n", map { s/'//gr } $conninfo =~ /(\w+=\S+)/g) . "\n");

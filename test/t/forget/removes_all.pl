@@ -81,9 +81,9 @@ sub dump_of
 
 # --- Who may, and for whom
 
-ask($_) foreach "CREATE ROLE portal; SELECT outbox.grant_portal('portal')",
-  "CREATE ROLE watcher; SELECT outbox.grant_watch('watcher')", "CREATE ROLE app; SELECT outbox.grant_emit('app')",
-  "CREATE ROLE operator; SELECT outbox.grant_operate('operator')";
+ask($_) foreach "CREATE ROLE portal; SELECT outbox.grant_to('portal', 'portal')",
+  "CREATE ROLE watcher; SELECT outbox.grant_to('watcher', 'watch')", "CREATE ROLE app; SELECT outbox.grant_emit('app')",
+  "CREATE ROLE operator; SELECT outbox.grant_to('operator', 'operate')";
 refused("SET ROLE $_; SELECT outbox.forget('acme')", '42501', "$_ may not") foreach qw(portal watcher app);
 refused("SET ROLE operator; SELECT outbox.forget('acme')", '42704', 'a tenant without endpoints and events');
 refused('SELECT outbox.forget(NULL)', '22004', 'NULL');

@@ -51,7 +51,7 @@ SQL
 sub size_of { return ask('SELECT sum(pg_total_relation_size(c.oid)) FROM pg_class c'
 		  . " WHERE c.relnamespace = 'outbox'::regnamespace AND c.relkind = 'r'") }
 
-ask("CREATE ROLE portal LOGIN; SELECT outbox.grant_portal('portal')");
+ask("CREATE ROLE portal LOGIN; SELECT outbox.grant_to('portal', 'portal')");
 my $url = $receiver->url('/ok/acme');
 endpoint($node, $receiver, 'other', '/ok/other', "tenant => 'globex'");
 ask("SELECT outbox.emit('old', '{}', tenant => 'acme') FROM generate_series(1, 200)");

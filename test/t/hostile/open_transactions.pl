@@ -13,7 +13,7 @@ my $node = outbox_node('main', conf => "lock_timeout = '10s'\n");
 my $receiver = OutboxTest::Receiver->new('main');
 my $n = 0;
 
-ask("CREATE ROLE portal LOGIN; SELECT outbox.grant_portal('portal')");
+ask("CREATE ROLE portal LOGIN; SELECT outbox.grant_to('portal', 'portal')");
 ask("SELECT outbox.set_portal_limits(max_endpoints => 1000)");
 
 # What each call has for an argument: %t its tenant, %e its endpoint, %u a URL, %v an event.

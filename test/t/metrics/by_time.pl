@@ -47,7 +47,7 @@ sub sum
 	return $n;
 }
 
-ask("CREATE ROLE portal LOGIN; SELECT outbox.grant_portal('portal')");
+ask("CREATE ROLE portal LOGIN; SELECT outbox.grant_to('portal', 'portal')");
 
 # The receiver is not told the secrets: it would find the signatures too old.
 ask("SELECT outbox.create_endpoint('$_.a', '" . $receiver->url("/ok/$_") . "', tenant => '$_', max_attempts => 1)") foreach qw(acme globex);

@@ -45,7 +45,7 @@ sub emitted
 	return $event;
 }
 
-ask("CREATE ROLE $_ LOGIN; SELECT outbox.grant_$_('$_')") foreach qw(portal operate watch);
+ask("CREATE ROLE $_ LOGIN; SELECT outbox.grant_to('$_', '$_')") foreach qw(portal operate watch);
 
 # --- A batch
 

@@ -17,7 +17,7 @@ plan skip_all => 'express and pg are not installed' unless -d "$modules/express"
 
 my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
-ask("CREATE ROLE portal LOGIN; SELECT outbox.grant_portal('portal'); SELECT outbox.set_event_type('order.paid', example => '{\"n\": 7}')");
+ask("CREATE ROLE portal LOGIN; SELECT outbox.grant_to('portal', 'portal'); SELECT outbox.set_event_type('order.paid', example => '{\"n\": 7}')");
 
 # --- The program is short, and calls all that a portal may
 

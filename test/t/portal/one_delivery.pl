@@ -42,7 +42,7 @@ sub answers
 	return;
 }
 
-ask("CREATE ROLE portal LOGIN; SELECT outbox.grant_portal('portal')");
+ask("CREATE ROLE portal LOGIN; SELECT outbox.grant_to('portal', 'portal')");
 endpoint($node, $receiver, $_, "/ok/$_", "topics => '{$_}', tenant => 'acme', $quick") foreach qw(plain some);
 endpoint($node, $other, 'full', '/ok/full', "topics => '{full}', tenant => 'acme', log_attempts => 'answers', max_attempts => 1, $quick");
 

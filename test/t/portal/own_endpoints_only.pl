@@ -37,7 +37,7 @@ sub says
 	return join ' ', @lines, $rc == 0 ? "ok: $out" : ();
 }
 
-ask("CREATE ROLE portal LOGIN; SELECT outbox.grant_portal('portal')");
+ask("CREATE ROLE portal LOGIN; SELECT outbox.grant_to('portal', 'portal')");
 my %url = map { $_ => $receiver->url("/ok/$_") } qw(acme globex operator);
 my %name;
 

@@ -21,7 +21,7 @@ sub fails
 
 ask('CREATE DATABASE other; CREATE ROLE operator LOGIN');
 ask('CREATE EXTENSION outbox', 'other');
-ask("SELECT outbox.grant_operate('operator')");
+ask("SELECT outbox.grant_to('operator', 'operate')");
 endpoint($node, $receiver, 'a', '/ok/a');
 endpoint($node, $receiver, 'b', '/ok/b', undef, 'other');
 my $here = emit($node, 'a', '{}');

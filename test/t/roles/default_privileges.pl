@@ -29,7 +29,7 @@ ask('CREATE EXTENSION outbox');
 ask('CREATE ROLE worker_of_this_test') unless $node->{has_worker_role};
 foreach my $purpose (qw(emit watch operate portal))
 {
-	ask("CREATE ROLE $purpose LOGIN; SELECT outbox.grant_$purpose('$purpose')");
+	ask("CREATE ROLE $purpose LOGIN; SELECT outbox.grant_to('$purpose', '$purpose')");
 }
 endpoint($node, $receiver, 'a', '/ok/a', "tenant => 'acme'");
 
@@ -49,7 +49,7 @@ $receiver->wait_delivered(6, path => '/ok/a');
 # A worker that owns nothing, from a start of the server on
 unless ($node->{has_worker_role})
 {
-	ask(q{SELECT outbox.grant_work('worker_of_this_test')});
+	ask(q{SELECT outbox.grant_to('worker_of_this_test', 'work')});
 	$node->append_conf('postgresql.conf', "outbox.worker_role = 'worker_of_this_test'\n");
 	$node->restart;
 }

@@ -29,8 +29,8 @@ is( $node->safe_psql('postgres', q{SELECT count(outbox.emit('a', '1', key => 7))
 fails_as('App "x"', q{SELECT outbox.grant_emit('plain')}, 42501, 'an emitter grants nothing');
 ask('GRANT USAGE ON SCHEMA outbox TO outsider; GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA outbox TO outsider');
 fails_as('outsider', q{SELECT outbox.grant_emit('plain')}, 42501, 'nor does a role that may only call the function');
-fails_as('postgres', q{SELECT outbox.grant_operate('nobody here')}, 42704, 'no such role: 42704');
-fails_as('postgres', q{SELECT outbox.grant_watch(NULL)}, 22004, 'NULL: 22004');
+fails_as('postgres', q{SELECT outbox.grant_to('nobody here', 'operate')}, 42704, 'no such role: 42704');
+fails_as('postgres', q{SELECT outbox.grant_to(NULL, 'watch')}, 22004, 'NULL: 22004');
 
 # --- Some topics only, by whatever way
 
@@ -73,14 +73,14 @@ ask(q{DROP TABLE public.thing; DROP ROLE thing, junior; SELECT outbox.revoke_all
 # --- Which purposes a role has: all of one, or it does not count
 
 ask('CREATE ROLE watcher; CREATE ROLE half');
-ask(q{SELECT outbox.grant_watch('watcher'); SELECT outbox.grant_watch('half'); REVOKE SELECT ON outbox.workers FROM half});
+ask(q{SELECT outbox.grant_to('watcher', 'watch'); SELECT outbox.grant_to('half', 'watch'); REVOKE SELECT ON outbox.workers FROM half});
 is( ask(q{SELECT string_agg(purpose, ' ') FROM outbox.purposes_granted() WHERE role IN ('watcher', 'half')}),
 	'watch', 'a role that lacks one privilege of a purpose does not have it');
 foreach my $purpose (qw(emit watch operate portal work dump))
 {
-	ask("CREATE ROLE for_$purpose; SELECT outbox.grant_$purpose('for_$purpose')");
+	ask("CREATE ROLE for_$purpose; SELECT outbox.grant_to('for_$purpose', '$purpose')");
 	my $has = ask("SELECT string_agg(purpose, ' ' ORDER BY purpose) FROM outbox.purposes_granted() WHERE role = 'for_$purpose'");
-	like($has, qr/\b$purpose\b/, "grant_$purpose: purposes_granted() says so");
+	like($has, qr/\b$purpose\b/, "$purpose: purposes_granted() says so");
 	ask("SELECT outbox.revoke_all('for_$purpose')");
 	is(ask("SELECT count(*) FROM outbox.purposes_granted() WHERE role = 'for_$purpose'"), '0', 'revoke_all() takes it back');
 	ask("DROP ROLE for_$purpose");
@@ -101,8 +101,8 @@ my @dump = ('pg_dump', '-h', $node->host, '-p', $node->port, '-U', 'landlord', '
 my $refused = IPC::Run::run(\@dump, '2>', \my $words);
 ok(!$refused, 'without a grant it fails');
 like($words, qr/permission denied for schema outbox|failed to get data for sequence/, 'as documented');
-ask(q{SELECT outbox.grant_dump('landlord')}, 'owned');
-ok(IPC::Run::run(\@dump, '2>', \$words), 'after grant_dump() it works') or diag($words);
+ask(q{SELECT outbox.grant_to('landlord', 'dump')}, 'owned');
+ok(IPC::Run::run(\@dump, '2>', \$words), 'with the grant it works') or diag($words);
 fails_as('landlord', 'SELECT * FROM outbox.endpoint_secrets', 42501, 'the role does not read secrets');
 
 sub restore

@@ -77,7 +77,7 @@ $request = next_request('/ok/acme');
 ok(verifies($request, $_), 'both verify') foreach $later, $public;
 
 # The customer
-ask("CREATE ROLE portal LOGIN; SELECT outbox.grant_portal('portal')");
+ask("CREATE ROLE portal LOGIN; SELECT outbox.grant_to('portal', 'portal')");
 foreach my $call ("portal_secret('acme', 'e')", "portal_rotate_secret('acme', 'e')")
 {
 	my $text = ask("SET ROLE portal; SELECT outbox.$call");
