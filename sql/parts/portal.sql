@@ -269,39 +269,6 @@ END $$;
 COMMENT ON FUNCTION outbox.portal_settings IS
 'The settings that a tenant gave (22023: no such setting, or one that it may not choose; 54000: too many patterns)';
 
--- One form of an endpoint for all functions of the portal.  Times are in UTC and intervals in
--- seconds.  Its settings can be given to outbox.portal_alter_endpoint() again.  Its plan takes
--- longer to make than to run, so a session makes it once.
-CREATE FUNCTION outbox.portal_endpoint(tenant text, name text) RETURNS SETOF jsonb
-LANGUAGE plpgsql STABLE ROWS 10 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
-SET enable_seqscan = off SET jit = off SET "TimeZone" = 'UTC' SET extra_float_digits = 1
-AS $$
-DECLARE
-    chosen CONSTANT jsonb := outbox.portal_limits($1) -> 'settings';
-BEGIN
-    RETURN QUERY
-    SELECT to_jsonb(e) - ('{tenant,credentials}'::text[] || CASE WHEN NOT chosen ? 'config' THEN 'config' END)
-        || CASE WHEN chosen ? 'credentials' THEN jsonb_build_object('credential_names', e.credentials) ELSE '{}' END
-        || (SELECT jsonb_object_agg(i.key, COALESCE(date_part('epoch', i.value), 0))
-            FROM (VALUES ('timeout', e.timeout), ('connect_timeout', e.connect_timeout), ('max_age', e.max_age),
-                         ('backoff_base', e.backoff_base), ('backoff_max', e.backoff_max), ('batch_wait', e.batch_wait),
-                         ('disable_after', e.disable_after)) i (key, value))
-        || jsonb_build_object(
-            'state', t.state, 'state_since', t.state_since, 'reason', t.reason,
-            -- an estimate counts the events of other tenants
-            'pending', CASE WHEN t.pending_exact THEN t.pending END,
-            'retrying', t.retrying, 'blocked', t.blocked, 'dead', t.dead, 'delivered', t.delivered,
-            'failed_attempts', t.failed_attempts, 'next_attempt_at', t.next_attempt_at,
-            'last_success_at', t.last_success_at, 'last_error', t.last_error,
-            'former_secret_until', (SELECT k.previous_until FROM outbox.endpoint_secrets k
-                                    WHERE k.endpoint_id = t.endpoint_id AND k.part = 0 AND k.previous_until > clock_timestamp()))
-    FROM outbox.endpoints e JOIN outbox.endpoint_figures t ON t.endpoint = e.name
-    WHERE e.tenant = $1 AND t.tenant = $1 AND ($2 IS NULL OR e.name = $2)
-    ORDER BY e.name;
-END $$;
-COMMENT ON FUNCTION outbox.portal_endpoint IS
-'An endpoint of a tenant, or (NULL) all of them, with their settings and how they are doing, each as one object';
-
 -- Hints of an operator's functions are for operators.
 CREATE FUNCTION outbox.portal_hint(field text, hint text) RETURNS text
 LANGUAGE sql IMMUTABLE
@@ -381,7 +348,7 @@ BEGIN
     IF asked THEN
         PERFORM outbox.portal_spend_challenges(tenant, name);
     END IF;
-    RETURN outbox.portal_endpoint(tenant, name);
+    RETURN outbox.portal_endpoints(tenant, name);
 END $$;
 COMMENT ON FUNCTION outbox.portal_change IS
 'Creates an endpoint with this URL, or (NULL) changes settings of one whose tenant was checked, and returns it';
@@ -390,12 +357,36 @@ COMMENT ON FUNCTION outbox.portal_change IS
 -- Endpoints of a tenant
 ------------------------------------------------------------------------
 
+-- One form of an endpoint for all functions of the portal.  Times are in UTC and intervals in
+-- seconds.  Its settings can be given to outbox.portal_alter_endpoint() again.  Its plan takes
+-- longer to make than to run, so a session makes it once.
 CREATE FUNCTION outbox.portal_endpoints(tenant text, name text DEFAULT NULL) RETURNS SETOF jsonb
-LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 10 SET search_path = pg_catalog, pg_temp SET jit = off
+LANGUAGE plpgsql STABLE SECURITY DEFINER ROWS 10 SET search_path = pg_catalog, pg_temp SET plan_cache_mode = force_generic_plan
+SET enable_seqscan = off SET jit = off SET "TimeZone" = 'UTC' SET extra_float_digits = 1
 AS $$
 #variable_conflict use_column
+DECLARE
+    chosen CONSTANT jsonb := outbox.portal_limits(outbox.check_tenant($1, true)) -> 'settings';
 BEGIN
-    RETURN QUERY SELECT * FROM outbox.portal_endpoint(outbox.check_tenant($1, true), $2);
+    RETURN QUERY
+    SELECT to_jsonb(e) - ('{tenant,credentials}'::text[] || CASE WHEN NOT chosen ? 'config' THEN 'config' END)
+        || CASE WHEN chosen ? 'credentials' THEN jsonb_build_object('credential_names', e.credentials) ELSE '{}' END
+        || (SELECT jsonb_object_agg(i.key, COALESCE(date_part('epoch', i.value), 0))
+            FROM (VALUES ('timeout', e.timeout), ('connect_timeout', e.connect_timeout), ('max_age', e.max_age),
+                         ('backoff_base', e.backoff_base), ('backoff_max', e.backoff_max), ('batch_wait', e.batch_wait),
+                         ('disable_after', e.disable_after)) i (key, value))
+        || jsonb_build_object(
+            'state', t.state, 'state_since', t.state_since, 'reason', t.reason,
+            -- an estimate counts the events of other tenants
+            'pending', CASE WHEN t.pending_exact THEN t.pending END,
+            'retrying', t.retrying, 'blocked', t.blocked, 'dead', t.dead, 'delivered', t.delivered,
+            'failed_attempts', t.failed_attempts, 'next_attempt_at', t.next_attempt_at,
+            'last_success_at', t.last_success_at, 'last_error', t.last_error,
+            'former_secret_until', (SELECT k.previous_until FROM outbox.endpoint_secrets k
+                                    WHERE k.endpoint_id = t.endpoint_id AND k.part = 0 AND k.previous_until > clock_timestamp()))
+    FROM outbox.endpoints e JOIN outbox.endpoint_figures t ON t.endpoint = e.name
+    WHERE e.tenant = $1 AND t.tenant = $1 AND ($2 IS NULL OR e.name = $2)
+    ORDER BY e.name;
     IF $2 IS NOT NULL THEN
         PERFORM outbox.require_endpoint($2, FOUND, $1);
     END IF;
@@ -435,7 +426,7 @@ BEGIN
     SELECT e.name INTO earlier FROM outbox.endpoint_settings e
     WHERE e.tenant = portal_create_endpoint.tenant AND e.idempotency_key = portal_create_endpoint.idempotency_key;
     IF FOUND THEN
-        RETURN outbox.portal_endpoint(tenant, earlier) || outbox.portal_key(earlier);
+        RETURN outbox.portal_endpoints(tenant, earlier) || outbox.portal_key(earlier);
     END IF;
     IF (SELECT count(*) FROM outbox.endpoint_settings e WHERE e.tenant = portal_create_endpoint.tenant) >= most THEN
         RAISE EXCEPTION 'tenant "%" may have % endpoints at most', tenant, most
@@ -478,7 +469,7 @@ BEGIN
         SET state = 'paused', reason = 'paused by its tenant', state_since = clock_timestamp()
         WHERE e.endpoint_id = s.endpoint_id;
     END IF;
-    RETURN outbox.portal_endpoint(tenant, name);
+    RETURN outbox.portal_endpoints(tenant, name);
 END $$;
 COMMENT ON FUNCTION outbox.portal_pause_endpoint IS
 'Sends nothing more to an endpoint of a tenant until it is resumed, and returns it';
@@ -490,7 +481,7 @@ BEGIN
     PERFORM outbox.portal_own(tenant, name, true);
     PERFORM outbox.portal_spend_challenges(tenant, name);
     PERFORM outbox.resume_endpoint(name);
-    RETURN outbox.portal_endpoint(tenant, name);
+    RETURN outbox.portal_endpoints(tenant, name);
 END $$;
 COMMENT ON FUNCTION outbox.portal_resume_endpoint IS
 'Goes on with an endpoint that its tenant paused or that was disabled, and returns it (55000: the operator paused it)';
@@ -528,7 +519,7 @@ AS $$
 BEGIN
     PERFORM outbox.portal_own(tenant, name);
     PERFORM outbox.rotate_secret(name, grace);
-    RETURN outbox.portal_endpoint(tenant, name) || outbox.portal_key(name);
+    RETURN outbox.portal_endpoints(tenant, name) || outbox.portal_key(name);
 EXCEPTION WHEN object_not_in_prerequisite_state THEN
     RAISE EXCEPTION '%', SQLERRM USING ERRCODE = SQLSTATE, HINT = 'Ask the operator.';
 END $$;
