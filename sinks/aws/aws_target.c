@@ -5,14 +5,14 @@
 #include "aws_target.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+
+#include "../sink.h"
 
 #define KB ((size_t) 1024)
 #define LOWER "abcdefghijklmnopqrstuvwxyz"
 #define DIGITS "0123456789"
-#define HEX DIGITS "abcdefABCDEF"
 #define LETTERS LOWER "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 static const AwsServiceFacts services[] = {
@@ -73,26 +73,6 @@ resource_name(AwsTarget *t, const char *resource)
 	return len > 0 && len <= 256 && strspn(resource, legal) == len ? resource : NULL;
 }
 
-/* The bytes of "host" or "host:port".  A host is a name, an IPv4 address or [an IPv6 one]. */
-static size_t
-read_host(const char *text)
-{
-	bool   ipv6 = text[0] == '[';
-	size_t len = ipv6 ? strspn(text + 1, HEX ":.") : strspn(text, LETTERS DIGITS "-._");
-	size_t digits;
-
-	if (len == 0 || (ipv6 && text[len + 1] != ']'))
-		return 0;
-	len += ipv6 ? 2 : 0;
-	if (text[len] != ':')
-		return len;
-	digits = strspn(text + len + 1, DIGITS);
-	if (digits == 0 || digits > 5 || atoi(text + len + 1) < 1 ||
-		atoi(text + len + 1) > 65535)
-		return 0;
-	return len + 1 + digits;
-}
-
 static const char *
 take_url(AwsTarget *t, const char *url)
 {
@@ -103,7 +83,7 @@ take_url(AwsTarget *t, const char *url)
 	if (!t->encrypted && strncasecmp(url, "http://", 7) != 0)
 		return "endpoint_url begins with neither https:// nor http://";
 	host = url + (t->encrypted ? 8 : 7);
-	len = read_host(host);
+	len = sink_host_port(host);
 	if (len == 0 || host[len + (host[len] == '/')] != '\0')
 		return "endpoint_url is not a scheme, a host and a port";
 	if ((size_t) snprintf(t->url, sizeof(t->url), "%.*s/", (int) (host + len - url),

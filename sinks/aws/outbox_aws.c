@@ -125,12 +125,7 @@ new_outcome(OutboxResult result, int status)
 {
 	static OutboxOutcome o;
 
-	memset(&o, 0, offsetof(OutboxOutcome, error));
-	o.error[0] = '\0';
-	o.body_len = o.answer_len = 0;
-	o.answer = NULL;
-	o.retry_after = -1;
-	o.result = result;
+	outbox_outcome_begin(&o, result);
 	o.status = status;
 	return &o;
 }

@@ -8,37 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
-/* One of "host:port,host:port".  A host is a name, an IPv4 address or [an IPv6 one]. */
-static bool
-is_broker(const char *text, size_t len)
-{
-	static const char
-		*const name = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_";
-	size_t	   host = 0;
-	int		   port = 0;
-
-	if (len > 0 && text[0] == '[')
-	{
-		host = 1 + strspn(text + 1, "0123456789abcdefABCDEF:.");
-		if (host == 1 || host >= len || text[host++] != ']')
-			return false;
-	}
-	else
-		host = strspn(text, name);
-	if (host == 0 || host > 255 + 2)
-		return false;
-	if (host >= len)
-		return host == len;
-	if (text[host] != ':' || len - host - 1 < 1 || len - host - 1 > 5)
-		return false;
-	for (size_t i = host + 1; i < len; i++)
-	{
-		if (text[i] < '0' || text[i] > '9')
-			return false;
-		port = port * 10 + text[i] - '0';
-	}
-	return port > 0 && port <= 65535;
-}
+#include "../sink.h"
 
 bool
 kafka_url_is_legal(const char *text, size_t len)
@@ -155,7 +125,7 @@ kafka_url_parse(const char *text, KafkaUrl *url)
 	{
 		size_t len = strcspn(p, ",/?#");
 
-		if (!is_broker(p, len))
+		if (len == 0 || sink_host_port(p) != len)
 			return "a broker in the URL is not host:port";
 		if (!add_broker(url, &used, p, len))
 			return "the URL names too many brokers";

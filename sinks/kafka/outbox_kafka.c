@@ -428,7 +428,6 @@ judge(OutboxTransfer *t, rd_kafka_resp_err_t error, int64 now, OutboxOutcome *o)
 	char reason[128];
 	char trouble[64];
 
-	o->retry_after = -1;
 	o->duration = now - t->started_ms;
 	o->status = error > 0 ? error : 0;
 	if (t->bad_topic)
@@ -446,7 +445,6 @@ judge(OutboxTransfer *t, rd_kafka_resp_err_t error, int64 now, OutboxOutcome *o)
 	else if (t->wait > 0)
 	{
 		/* more topics than that may be no fault of its event, so it is tried again */
-		o->result = OUTBOX_RESULT_FAILED;
 		o->event_at_fault = true;
 		o->retry_after = t->wait / 1000 + 1;
 		snprintf(
@@ -482,10 +480,10 @@ judge(OutboxTransfer *t, rd_kafka_resp_err_t error, int64 now, OutboxOutcome *o)
 	{
 		/* refused by itself, by brokers or by librdkafka, which has not taken it */
 		o->event_at_fault = is_of_batch(error) && (t->cluster->one_by_one || t->error);
-		o->result = o->event_at_fault && is_too_large(error) ? OUTBOX_RESULT_ABORT :
-															   OUTBOX_RESULT_FAILED;
-		o->failure = error == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT ? OUTBOX_FAILURE_TIMEOUT :
-																 OUTBOX_FAILURE_NONE;
+		if (o->event_at_fault && is_too_large(error))
+			o->result = OUTBOX_RESULT_ABORT;
+		if (error == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT)
+			o->failure = OUTBOX_FAILURE_TIMEOUT;
 		if (error == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT &&
 			t->cluster->throttled_until + THROTTLED_LATELY > now)
 		{
@@ -511,10 +509,7 @@ finish(OutboxTransfer *t, rd_kafka_resp_err_t error, int64 now)
 	static OutboxOutcome o;
 	void				*delivery = t->delivery;
 
-	memset(&o, 0, offsetof(OutboxOutcome, error));
-	o.error[0] = '\0';
-	o.body_len = o.answer_len = 0;
-	o.answer = NULL;
+	outbox_outcome_begin(&o, OUTBOX_RESULT_FAILED);
 	judge(t, error, now, &o);
 	t->cluster->wanted--;
 	free_transfer(t);

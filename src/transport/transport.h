@@ -156,6 +156,15 @@ typedef struct OutboxOutcome
 	double		duration; /* ms, without the wait for a target's first connection */
 } OutboxOutcome;
 
+static inline void
+outbox_outcome_begin(OutboxOutcome *o, OutboxResult result)
+{
+	memset(o, 0, offsetof(OutboxOutcome, error) + 1);
+	memset(&o->answer, 0, sizeof(*o) - offsetof(OutboxOutcome, answer));
+	o->result = result;
+	o->retry_after = -1;
+}
+
 typedef struct OutboxHeader
 {
 	const char *name;

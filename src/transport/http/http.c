@@ -194,9 +194,8 @@ static void
 http_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 		   const OutboxMessage *message, void *delivery)
 {
-	OutboxOutcome *o = &t->outcome;
-	const char	  *complaint = OUTBOX_LACKS_MEMORY;
-	const char	  *hint;
+	const char *complaint = OUTBOX_LACKS_MEMORY;
+	const char *hint;
 
 	t->delivery = delivery;
 	t->rest.endpoint = target->endpoint;
@@ -218,25 +217,12 @@ http_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 	t->whole_answer = target->whole_answer;
 	t->refused = NULL;
 	t->errbuf[0] = '\0';
-	o->result = OUTBOX_RESULT_FAILED;
-	o->slow_down = o->no_event_at_fault = o->event_at_fault = false;
-	o->lost = 0;
-	o->why_disabled = o->lacks = NULL;
-	o->status = 0;
-	o->failure = OUTBOX_FAILURE_NONE;
-	o->error[0] = '\0';
-	o->head = o->body = NULL;
-	o->head_len = o->body_len = 0;
-	o->times = NULL;
-	o->answer = NULL;
-	o->answer_len = 0;
-	o->retry_after = -1;
-	o->duration = 0;
+	outbox_outcome_begin(&t->outcome, OUTBOX_RESULT_FAILED);
 
 	t->host = outbox_http_enter_target(target);
 	if (!outbox_http_auth_begin(t, link))
 	{
-		o->result = OUTBOX_RESULT_UNAVAILABLE; /* the link says why */
+		t->outcome.result = OUTBOX_RESULT_UNAVAILABLE; /* the link says why */
 		end_unstarted(t);
 	}
 	else if (t->host == NULL || !outbox_http_auth_header(t) ||
