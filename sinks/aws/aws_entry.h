@@ -1,7 +1,3 @@
-/*
- * aws_entry.h
- *	  How an event becomes an entry of a request, and entries become its body.
- */
 #ifndef OUTBOX_AWS_ENTRY_H
 #define OUTBOX_AWS_ENTRY_H
 

@@ -1,7 +1,3 @@
-/*
- * aws_http.h
- *	  Signed requests, by libcurl.
- */
 #ifndef OUTBOX_AWS_HTTP_H
 #define OUTBOX_AWS_HTTP_H
 

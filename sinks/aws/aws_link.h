@@ -1,7 +1,3 @@
-/*
- * aws_link.h
- *	  One endpoint's way to AWS, and the deliveries on it.
- */
 #ifndef OUTBOX_AWS_LINK_H
 #define OUTBOX_AWS_LINK_H
 

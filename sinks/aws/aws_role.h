@@ -1,7 +1,3 @@
-/*
- * aws_role.h
- *	  The keys of the role that outbox.aws_role names, which endpoints share.
- */
 #ifndef OUTBOX_AWS_ROLE_H
 #define OUTBOX_AWS_ROLE_H
 

@@ -1,7 +1,3 @@
-/*
- * aws_sign.h
- *	  Keys, and tokens for Amazon MSK, which are signed with them without a request.
- */
 #ifndef OUTBOX_AWS_SIGN_H
 #define OUTBOX_AWS_SIGN_H
 

@@ -1,7 +1,3 @@
-/*
- * aws_text.h
- *	  Text that grows, and the forms in which requests have text.
- */
 #ifndef OUTBOX_AWS_TEXT_H
 #define OUTBOX_AWS_TEXT_H
 

@@ -1,8 +1,3 @@
-/*
- * cluster.h
- *	  One instance of librdkafka, for the endpoints that have the same brokers, the same
- *	  security and the same timeouts.
- */
 #ifndef OUTBOX_KAFKA_CLUSTER_H
 #define OUTBOX_KAFKA_CLUSTER_H
 

@@ -1,7 +1,3 @@
-/*
- * kafka_security.h
- *	  The authentication of an endpoint: SASL, and a client's certificate.
- */
 #ifndef OUTBOX_KAFKA_SECURITY_H
 #define OUTBOX_KAFKA_SECURITY_H
 

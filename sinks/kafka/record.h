@@ -1,7 +1,3 @@
-/*
- * record.h
- *	  The options of an endpoint's records, and how a message becomes a record.
- */
 #ifndef OUTBOX_KAFKA_RECORD_H
 #define OUTBOX_KAFKA_RECORD_H
 

@@ -1,8 +1,3 @@
-/*
- * topics.h
- *	  How many topics the events of one endpoint may lead to, and an instance of librdkafka
- *	  may have.
- */
 #ifndef OUTBOX_KAFKA_TOPICS_H
 #define OUTBOX_KAFKA_TOPICS_H
 

@@ -1,8 +1,3 @@
-/*
- * encoding.h
- *	  How text is encoded for sending: UTF-8, JSON strings, times, percent-encoding,
- *	  and W3C trace context.
- */
 #ifndef OUTBOX_ENCODING_H
 #define OUTBOX_ENCODING_H
 

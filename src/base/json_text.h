@@ -1,7 +1,3 @@
-/*
- * json_text.h
- *	  The text of jsonb.
- */
 #ifndef OUTBOX_JSON_TEXT_H
 #define OUTBOX_JSON_TEXT_H
 

@@ -1,7 +1,3 @@
-/*
- * log_lines.h
- *	  Keeps the server log short where many endpoints have the same trouble at once.
- */
 #ifndef OUTBOX_LOG_LINES_H
 #define OUTBOX_LOG_LINES_H
 

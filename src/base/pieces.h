@@ -1,7 +1,3 @@
-/*
- * pieces.h
- *	  Memory for many pieces that stay, of sizes that come often.
- */
 #ifndef OUTBOX_PIECES_H
 #define OUTBOX_PIECES_H
 

@@ -1,7 +1,3 @@
-/*
- * table_rows.h
- *	  Reading the columns of a row, and appending rows to the extension's tables.
- */
 #ifndef OUTBOX_TABLE_ROWS_H
 #define OUTBOX_TABLE_ROWS_H
 

@@ -1,7 +1,3 @@
-/*
- * as_text.h
- *	  The text of a value, whatever the settings of the session.
- */
 #ifndef OUTBOX_AS_TEXT_H
 #define OUTBOX_AS_TEXT_H
 

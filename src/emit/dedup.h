@@ -1,7 +1,3 @@
-/*
- * dedup.h
- *	  Deduplication: one key belongs to one event, for the time of outbox.dedup_window.
- */
 #ifndef OUTBOX_DEDUP_H
 #define OUTBOX_DEDUP_H
 

@@ -1,7 +1,3 @@
-/*
- * emit.h
- *	  The functions with which other folders append to the log.
- */
 #ifndef OUTBOX_EMIT_H
 #define OUTBOX_EMIT_H
 

@@ -1,7 +1,3 @@
-/*
- * emit_topics.h
- *	  Which topics a role may emit.
- */
 #ifndef OUTBOX_EMIT_TOPICS_H
 #define OUTBOX_EMIT_TOPICS_H
 

@@ -1,7 +1,3 @@
-/*
- * batch.h
- *	  Deliveries that are sent in one request.
- */
 #ifndef OUTBOX_BATCH_H
 #define OUTBOX_BATCH_H
 

@@ -1,7 +1,3 @@
-/*
- * endpoint_stats.h
- *	  The figures of an endpoint in outbox.stats.
- */
 #ifndef OUTBOX_ENDPOINT_STATS_H
 #define OUTBOX_ENDPOINT_STATS_H
 

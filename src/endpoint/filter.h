@@ -1,7 +1,3 @@
-/*
- * filter.h
- *	  Predicates over payloads, written as jsonpath.
- */
 #ifndef OUTBOX_FILTER_H
 #define OUTBOX_FILTER_H
 

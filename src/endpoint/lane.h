@@ -1,7 +1,3 @@
-/*
- * lane.h
- *	  The deliveries of one key, in the order of the log.
- */
 #ifndef OUTBOX_LANE_H
 #define OUTBOX_LANE_H
 

@@ -1,7 +1,3 @@
-/*
- * outcome.h
- *	  The effect of a request's end on a delivery, its key and its endpoint.
- */
 #ifndef OUTBOX_OUTCOME_H
 #define OUTBOX_OUTCOME_H
 

@@ -1,7 +1,3 @@
-/*
- * packed_settings.h
- *	  The memory of an endpoint's settings.
- */
 #ifndef OUTBOX_PACKED_SETTINGS_H
 #define OUTBOX_PACKED_SETTINGS_H
 

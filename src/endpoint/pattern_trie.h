@@ -1,7 +1,3 @@
-/*
- * pattern_trie.h
- *	  Topic patterns, found by the topics that they match.
- */
 #ifndef OUTBOX_PATTERN_TRIE_H
 #define OUTBOX_PATTERN_TRIE_H
 

@@ -1,7 +1,3 @@
-/*
- * queue.h
- *	  The lists that an endpoint's deliveries are on.
- */
 #ifndef OUTBOX_QUEUE_H
 #define OUTBOX_QUEUE_H
 

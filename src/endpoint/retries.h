@@ -1,7 +1,3 @@
-/*
- * retries.h
- *	  Parked deliveries whose retry is not due yet, by due time and by seq.
- */
 #ifndef OUTBOX_RETRIES_H
 #define OUTBOX_RETRIES_H
 

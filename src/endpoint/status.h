@@ -1,7 +1,3 @@
-/*
- * status.h
- *	  Whether requests may be sent to an endpoint, and why not.
- */
 #ifndef OUTBOX_STATUS_H
 #define OUTBOX_STATUS_H
 

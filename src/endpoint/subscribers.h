@@ -1,7 +1,3 @@
-/*
- * subscribers.h
- *	  Which endpoints of the database subscribe to a topic.
- */
 #ifndef OUTBOX_SUBSCRIBERS_H
 #define OUTBOX_SUBSCRIBERS_H
 

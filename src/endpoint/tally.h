@@ -1,7 +1,3 @@
-/*
- * tally.h
- *	  The figures of an endpoint's deliveries: rates and latencies.
- */
 #ifndef OUTBOX_TALLY_H
 #define OUTBOX_TALLY_H
 

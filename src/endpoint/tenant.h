@@ -1,7 +1,3 @@
-/*
- * tenant.h
- *	  The limits and requests that the endpoints of one tenant share.
- */
 #ifndef OUTBOX_TENANT_H
 #define OUTBOX_TENANT_H
 

@@ -1,8 +1,3 @@
-/*
- * window.h
- *	  Events that were read for an endpoint and have not taken their place, in the
- *	  order of the log.
- */
 #ifndef OUTBOX_WINDOW_H
 #define OUTBOX_WINDOW_H
 

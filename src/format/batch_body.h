@@ -1,7 +1,3 @@
-/*
- * batch_body.h
- *	  The body of a request that carries several events, while events are appended.
- */
 #ifndef OUTBOX_BATCH_BODY_H
 #define OUTBOX_BATCH_BODY_H
 

@@ -1,7 +1,3 @@
-/*
- * cloudevents.h
- *	  Events as CloudEvents 1.0.2, in structured and in binary mode.
- */
 #ifndef OUTBOX_CLOUDEVENTS_H
 #define OUTBOX_CLOUDEVENTS_H
 

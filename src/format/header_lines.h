@@ -1,7 +1,3 @@
-/*
- * header_lines.h
- *	  The header lines of a request, as text.
- */
 #ifndef OUTBOX_HEADER_LINES_H
 #define OUTBOX_HEADER_LINES_H
 

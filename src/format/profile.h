@@ -1,7 +1,3 @@
-/*
- * profile.h
- *	  How a webhook is signed, and which headers of outbox it has.
- */
 #ifndef OUTBOX_PROFILE_H
 #define OUTBOX_PROFILE_H
 

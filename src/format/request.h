@@ -1,7 +1,3 @@
-/*
- * request.h
- *	  Turns an event into the bytes and header lines of doc/wire.md.
- */
 #ifndef OUTBOX_REQUEST_H
 #define OUTBOX_REQUEST_H
 

@@ -1,7 +1,3 @@
-/*
- * shape.h
- *	  Templates that give the payload of an event another shape.
- */
 #ifndef OUTBOX_SHAPE_H
 #define OUTBOX_SHAPE_H
 

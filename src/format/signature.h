@@ -1,7 +1,3 @@
-/*
- * signature.h
- *	  Signatures of requests, and the secrets that they are made with.
- */
 #ifndef OUTBOX_SIGNATURE_H
 #define OUTBOX_SIGNATURE_H
 

@@ -1,7 +1,3 @@
-/*
- * url_query.h
- *	  The query that the URL of a request gets of its event.
- */
 #ifndef OUTBOX_URL_QUERY_H
 #define OUTBOX_URL_QUERY_H
 

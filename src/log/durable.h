@@ -1,7 +1,3 @@
-/*
- * durable.h
- *	  How far the WAL must be durable before an event may be sent.
- */
 #ifndef OUTBOX_DURABLE_H
 #define OUTBOX_DURABLE_H
 

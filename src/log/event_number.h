@@ -1,7 +1,3 @@
-/*
- * event_number.h
- *	  The numbers of events: each is higher than all that were given out before.
- */
 #ifndef OUTBOX_EVENT_NUMBER_H
 #define OUTBOX_EVENT_NUMBER_H
 

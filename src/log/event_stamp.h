@@ -1,8 +1,3 @@
-/*
- * event_stamp.h
- *	  The values that an event is stamped with, and the tables that events are written
- *	  to.
- */
 #ifndef OUTBOX_EVENT_STAMP_H
 #define OUTBOX_EVENT_STAMP_H
 

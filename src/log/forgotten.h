@@ -1,7 +1,3 @@
-/*
- * forgotten.h
- *	  Which events outbox.forget() concerns.
- */
 #ifndef OUTBOX_FORGOTTEN_H
 #define OUTBOX_FORGOTTEN_H
 

@@ -1,7 +1,3 @@
-/*
- * log_scan.h
- *	  Rows of the log in the order of seq, by one of its indexes.
- */
 #ifndef OUTBOX_LOG_SCAN_H
 #define OUTBOX_LOG_SCAN_H
 

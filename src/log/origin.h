@@ -1,7 +1,3 @@
-/*
- * origin.h
- *	  Whether this log belongs to this database, or is a copy.
- */
 #ifndef OUTBOX_ORIGIN_H
 #define OUTBOX_ORIGIN_H
 

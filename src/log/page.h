@@ -1,7 +1,3 @@
-/*
- * page.h
- *	  Rows of the log as events in memory, for the readers of the log.
- */
 #ifndef OUTBOX_PAGE_H
 #define OUTBOX_PAGE_H
 

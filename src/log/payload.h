@@ -1,8 +1,3 @@
-/*
- * payload.h
- *	  Payloads in memory: read with their event, or left in the log until they are
- *	  sent.
- */
 #ifndef OUTBOX_PAYLOAD_H
 #define OUTBOX_PAYLOAD_H
 

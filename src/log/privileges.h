@@ -1,7 +1,3 @@
-/*
- * privileges.h
- *	  The privileges that the role of a worker needs.
- */
 #ifndef OUTBOX_PRIVILEGES_H
 #define OUTBOX_PRIVILEGES_H
 

@@ -1,7 +1,3 @@
-/*
- * reserve.h
- *	  Space that outbox gives up when the disk is full.
- */
 #ifndef OUTBOX_RESERVE_H
 #define OUTBOX_RESERVE_H
 

@@ -1,7 +1,3 @@
-/*
- * retention.h
- *	  Removes old events and attempts, a table at a time.
- */
 #ifndef OUTBOX_RETENTION_H
 #define OUTBOX_RETENTION_H
 

@@ -1,8 +1,3 @@
-/*
- * standbys.h
- *	  How far standbys have the WAL: synchronous standbys, and standbys that
- *	  outbox.wait_for_standbys names.
- */
 #ifndef OUTBOX_STANDBYS_H
 #define OUTBOX_STANDBYS_H
 

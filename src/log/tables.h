@@ -1,7 +1,3 @@
-/*
- * tables.h
- *	  The extension's tables, by their oids.
- */
 #ifndef OUTBOX_TABLES_H
 #define OUTBOX_TABLES_H
 

@@ -1,7 +1,3 @@
-/*
- * tick.h
- *	  Ticks, which are moments of the log, and cursors, which are positions in it.
- */
 #ifndef OUTBOX_TICK_H
 #define OUTBOX_TICK_H
 

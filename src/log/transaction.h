@@ -1,8 +1,3 @@
-/*
- * transaction.h
- *	  The worker's transactions: short, and never waiting for a lock that another
- *	  session may hold for long.
- */
 #ifndef OUTBOX_TRANSACTION_H
 #define OUTBOX_TRANSACTION_H
 

@@ -1,8 +1,3 @@
-/*
- * database_commands.h
- *	  Ends the workers of a database before a command that needs it without
- *	  connections.
- */
 #ifndef OUTBOX_DATABASE_COMMANDS_H
 #define OUTBOX_DATABASE_COMMANDS_H
 

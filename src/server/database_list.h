@@ -1,7 +1,3 @@
-/*
- * database_list.h
- *	  The launcher's list of the server's databases.
- */
 #ifndef OUTBOX_DATABASE_LIST_H
 #define OUTBOX_DATABASE_LIST_H
 

@@ -1,7 +1,3 @@
-/*
- * subscription.h
- *	  Keeps the tables of outbox out of logical replication.
- */
 #ifndef OUTBOX_SUBSCRIPTION_H
 #define OUTBOX_SUBSCRIPTION_H
 

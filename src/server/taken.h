@@ -1,7 +1,3 @@
-/*
- * taken.h
- *	  Counts the events that were taken from each source.
- */
 #ifndef OUTBOX_TAKEN_H
 #define OUTBOX_TAKEN_H
 

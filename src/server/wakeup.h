@@ -1,8 +1,3 @@
-/*
- * wakeup.h
- *	  Wakes workers when a transaction that emitted, or that changed endpoints,
- *	  commits.
- */
 #ifndef OUTBOX_WAKEUP_H
 #define OUTBOX_WAKEUP_H
 

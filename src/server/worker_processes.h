@@ -1,7 +1,3 @@
-/*
- * worker_processes.h
- *	  The worker processes that the launcher has started.
- */
 #ifndef OUTBOX_WORKER_PROCESSES_H
 #define OUTBOX_WORKER_PROCESSES_H
 

@@ -1,7 +1,3 @@
-/*
- * worker_slot.h
- *	  The place in shared memory of one worker, as its own process uses it.
- */
 #ifndef OUTBOX_WORKER_SLOT_H
 #define OUTBOX_WORKER_SLOT_H
 

@@ -1,7 +1,3 @@
-/*
- * asked.h
- *	  The commands that wait for a delivery.
- */
 #ifndef OUTBOX_ASKED_H
 #define OUTBOX_ASKED_H
 

@@ -1,7 +1,3 @@
-/*
- * attempts.h
- *	  Attempts that have ended, until a settle writes them to outbox.attempts.
- */
 #ifndef OUTBOX_ATTEMPTS_H
 #define OUTBOX_ATTEMPTS_H
 

@@ -1,7 +1,3 @@
-/*
- * endpoint_options.h
- *	  Reads an endpoint's config and credentials from the tables.
- */
 #ifndef OUTBOX_ENDPOINT_OPTIONS_H
 #define OUTBOX_ENDPOINT_OPTIONS_H
 

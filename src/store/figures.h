@@ -1,7 +1,3 @@
-/*
- * figures.h
- *	  The figures of endpoints, in buckets of five minutes and of an hour.
- */
 #ifndef OUTBOX_FIGURES_H
 #define OUTBOX_FIGURES_H
 

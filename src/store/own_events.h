@@ -1,8 +1,3 @@
-/*
- * own_events.h
- *	  The events that outbox emits itself: outbox.dead, outbox.disabled,
- *	  outbox.recovered.
- */
 #ifndef OUTBOX_OWN_EVENTS_H
 #define OUTBOX_OWN_EVENTS_H
 

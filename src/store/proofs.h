@@ -1,7 +1,3 @@
-/*
- * proofs.h
- *	  Stores proofs of receivers that they want events.
- */
 #ifndef OUTBOX_PROOFS_H
 #define OUTBOX_PROOFS_H
 

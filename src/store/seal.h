@@ -1,7 +1,3 @@
-/*
- * seal.h
- *	  Seals secrets in the tables with the keys of outbox.secret_key_file.
- */
 #ifndef OUTBOX_SEAL_H
 #define OUTBOX_SEAL_H
 

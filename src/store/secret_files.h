@@ -1,7 +1,3 @@
-/*
- * secret_files.h
- *	  Reads the files of outbox.secrets_directory, which credentials of endpoints name.
- */
 #ifndef OUTBOX_SECRET_FILES_H
 #define OUTBOX_SECRET_FILES_H
 

@@ -1,8 +1,3 @@
-/*
- * settle.h
- *	  Writes outcomes to the tables: attempts, parked deliveries and positions
- *	  together.
- */
 #ifndef OUTBOX_SETTLE_H
 #define OUTBOX_SETTLE_H
 

@@ -1,7 +1,3 @@
-/*
- * totals.h
- *	  The totals of the whole database, stored with the positions.
- */
 #ifndef OUTBOX_TOTALS_H
 #define OUTBOX_TOTALS_H
 

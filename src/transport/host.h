@@ -1,7 +1,3 @@
-/*
- * host.h
- *	  Judges the hosts of URLs, whatever their scheme.
- */
 #ifndef OUTBOX_HOST_H
 #define OUTBOX_HOST_H
 

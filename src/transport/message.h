@@ -1,7 +1,3 @@
-/*
- * message.h
- *	  An event as a message, for transports without header lines.
- */
 #ifndef OUTBOX_MESSAGE_H
 #define OUTBOX_MESSAGE_H
 

@@ -1,7 +1,3 @@
-/*
- * sinks.h
- *	  Which sinks outbox.sinks names, and the transports that serve them.
- */
 #ifndef OUTBOX_SINKS_H
 #define OUTBOX_SINKS_H
 

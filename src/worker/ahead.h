@@ -1,7 +1,3 @@
-/*
- * ahead.h
- *	  Endpoints that read ahead of the head while it is in a long tick.
- */
 #ifndef OUTBOX_AHEAD_H
 #define OUTBOX_AHEAD_H
 

@@ -1,7 +1,3 @@
-/*
- * backlog_limit.h
- *	  How much of the log an endpoint may retain.
- */
 #ifndef OUTBOX_BACKLOG_LIMIT_H
 #define OUTBOX_BACKLOG_LIMIT_H
 

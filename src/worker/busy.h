@@ -1,7 +1,3 @@
-/*
- * busy.h
- *	  Which endpoints have something to do now, and when the others will.
- */
 #ifndef OUTBOX_BUSY_H
 #define OUTBOX_BUSY_H
 

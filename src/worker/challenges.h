@@ -1,7 +1,3 @@
-/*
- * challenges.h
- *	  Asks receivers of unverified endpoints whether they want events.
- */
 #ifndef OUTBOX_CHALLENGES_H
 #define OUTBOX_CHALLENGES_H
 

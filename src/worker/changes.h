@@ -1,7 +1,3 @@
-/*
- * changes.h
- *	  Which endpoints' settings have changed, and are to be read.
- */
 #ifndef OUTBOX_CHANGES_H
 #define OUTBOX_CHANGES_H
 

@@ -1,7 +1,3 @@
-/*
- * chores.h
- *	  The work of a worker besides reading and sending.
- */
 #ifndef OUTBOX_CHORES_H
 #define OUTBOX_CHORES_H
 

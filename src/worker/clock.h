@@ -1,7 +1,3 @@
-/*
- * clock.h
- *	  Corrections when the wall clock is set.
- */
 #ifndef OUTBOX_CLOCK_H
 #define OUTBOX_CLOCK_H
 

@@ -1,7 +1,3 @@
-/*
- * command_pass.h
- *	  Which commands of operators are next.
- */
 #ifndef OUTBOX_COMMAND_PASS_H
 #define OUTBOX_COMMAND_PASS_H
 

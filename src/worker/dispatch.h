@@ -1,7 +1,3 @@
-/*
- * dispatch.h
- *	  Starts an endpoint's deliveries with its transport, and takes their outcomes.
- */
 #ifndef OUTBOX_DISPATCH_H
 #define OUTBOX_DISPATCH_H
 

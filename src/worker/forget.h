@@ -1,7 +1,3 @@
-/*
- * forget.h
- *	  A request of outbox.forget(): the content of a tenant's events is removed.
- */
 #ifndef OUTBOX_FORGET_H
 #define OUTBOX_FORGET_H
 

@@ -1,7 +1,3 @@
-/*
- * head.h
- *	  The head of the log, which all endpoints share that keep up.
- */
 #ifndef OUTBOX_HEAD_H
 #define OUTBOX_HEAD_H
 

@@ -1,7 +1,3 @@
-/*
- * judge.h
- *	  When the filters of endpoints are evaluated, and the time that they take.
- */
 #ifndef OUTBOX_JUDGE_H
 #define OUTBOX_JUDGE_H
 

@@ -1,7 +1,3 @@
-/*
- * kept_limit.h
- *	  How much is kept for a tenant whose endpoints do not read.
- */
 #ifndef OUTBOX_KEPT_LIMIT_H
 #define OUTBOX_KEPT_LIMIT_H
 

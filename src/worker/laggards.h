@@ -1,7 +1,3 @@
-/*
- * laggards.h
- *	  Reads the log for endpoints that are behind its head.
- */
 #ifndef OUTBOX_LAGGARDS_H
 #define OUTBOX_LAGGARDS_H
 

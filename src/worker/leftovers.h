@@ -1,7 +1,3 @@
-/*
- * leftovers.h
- *	  Rows that nothing needs any more since settings were changed.
- */
 #ifndef OUTBOX_LEFTOVERS_H
 #define OUTBOX_LEFTOVERS_H
 

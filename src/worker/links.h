@@ -1,7 +1,3 @@
-/*
- * links.h
- *	  The links of endpoints, where their transport has any.
- */
 #ifndef OUTBOX_LINKS_H
 #define OUTBOX_LINKS_H
 

@@ -1,7 +1,3 @@
-/*
- * loop.h
- *	  The state that the steps of a worker's loop share.
- */
 #ifndef OUTBOX_LOOP_H
 #define OUTBOX_LOOP_H
 

@@ -1,7 +1,3 @@
-/*
- * operator_commands.h
- *	  Commands of operators: retry, discard, cancel.
- */
 #ifndef OUTBOX_OPERATOR_COMMANDS_H
 #define OUTBOX_OPERATOR_COMMANDS_H
 

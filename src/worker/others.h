@@ -1,8 +1,3 @@
-/*
- * others.h
- *	  The subscriptions of the endpoints that other workers of the database
- *	  serve.
- */
 #ifndef OUTBOX_OTHERS_H
 #define OUTBOX_OTHERS_H
 

@@ -1,7 +1,3 @@
-/*
- * publish.h
- *	  Publishes the figures of outbox.stats.
- */
 #ifndef OUTBOX_PUBLISH_H
 #define OUTBOX_PUBLISH_H
 

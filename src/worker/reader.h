@@ -1,7 +1,3 @@
-/*
- * reader.h
- *	  The step that reads for endpoints: the log, and outbox.parked.
- */
 #ifndef OUTBOX_READER_H
 #define OUTBOX_READER_H
 

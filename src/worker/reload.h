@@ -1,7 +1,3 @@
-/*
- * reload.h
- *	  Reads settings from the tables, and loads endpoints.
- */
 #ifndef OUTBOX_RELOAD_H
 #define OUTBOX_RELOAD_H
 

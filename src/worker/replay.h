@@ -1,7 +1,3 @@
-/*
- * replay.h
- *	  Replays: events that were delivered before are sent again.
- */
 #ifndef OUTBOX_REPLAY_H
 #define OUTBOX_REPLAY_H
 

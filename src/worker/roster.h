@@ -1,7 +1,3 @@
-/*
- * roster.h
- *	  All endpoints of the worker.
- */
 #ifndef OUTBOX_ROSTER_H
 #define OUTBOX_ROSTER_H
 

@@ -1,8 +1,3 @@
-/*
- * slots.h
- *	  Which endpoint sends next when there is not enough for all: slots, memory,
- *	  time in a round, or the limits of a tenant.
- */
 #ifndef OUTBOX_SLOTS_H
 #define OUTBOX_SLOTS_H
 

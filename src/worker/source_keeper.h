@@ -1,7 +1,3 @@
-/*
- * source_keeper.h
- *	  The process that looks after the servers which a database follows.
- */
 #ifndef OUTBOX_SOURCE_KEEPER_H
 #define OUTBOX_SOURCE_KEEPER_H
 

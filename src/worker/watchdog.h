@@ -1,7 +1,3 @@
-/*
- * watchdog.h
- *	  Ends the process when a call into a transport does not return, or a library crashes.
- */
 #ifndef OUTBOX_WATCHDOG_H
 #define OUTBOX_WATCHDOG_H
 

@@ -1,7 +1,3 @@
-/*
- * worker_start.h
- *	  The start of a worker, before its loop.
- */
 #ifndef OUTBOX_WORKER_START_H
 #define OUTBOX_WORKER_START_H
 
