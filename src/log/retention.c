@@ -12,7 +12,6 @@
 #include "base/outbox.h"
 
 #include "access/xact.h"
-#include "storage/lmgr.h"
 #include "utils/snapmgr.h"
 
 #include "base/compat.h"
@@ -223,9 +222,10 @@ correct_times(void *done)
 }
 
 static bool
-lock_exclusively(OutboxTable table)
+lock_both(OutboxTable one, OutboxTable other)
 {
-	return ConditionalLockRelationOid(outbox_table_oid(table), AccessExclusiveLock);
+	return outbox_lock_if_free(one, one, AccessExclusiveLock) &&
+		outbox_lock_if_free(other, other, AccessExclusiveLock);
 }
 
 /*
@@ -297,7 +297,6 @@ rotate_events(void *arg)
 {
 	bool *done = arg;
 	int	  next = next_piece(events_piece);
-	Oid	  settings = outbox_table_oid(OUTBOX_TABLE_ENDPOINT_SETTINGS);
 	int64 beyond;
 
 	*done = false;
@@ -305,9 +304,9 @@ rotate_events(void *arg)
 		return;
 
 	/* Never waits for a lock: every emit would queue up behind the waiting request. */
-	locked_out = !lock_exclusively(OUTBOX_TABLE_EVENTS_0 + next) ||
-		!lock_exclusively(OUTBOX_TABLE_TICKS_0 + next) ||
-		!ConditionalLockRelationOid(settings, ShareRowExclusiveLock);
+	locked_out = !lock_both(OUTBOX_TABLE_EVENTS_0 + next, OUTBOX_TABLE_TICKS_0 + next) ||
+		!outbox_lock_if_free(OUTBOX_TABLE_ENDPOINT_SETTINGS,
+							 OUTBOX_TABLE_ENDPOINT_SETTINGS, ShareRowExclusiveLock);
 	if (locked_out || count_needing(next, 0, &beyond) > 0)
 	{
 		outbox_txn_abort();
@@ -344,8 +343,7 @@ rotate_attempts(void *arg)
 	*done = false;
 	if (!outbox_txn_begin(true))
 		return;
-	if (!lock_exclusively(OUTBOX_TABLE_ATTEMPT_LOG_0 + next) ||
-		!lock_exclusively(OUTBOX_TABLE_ATTEMPT_RUNS_0 + next))
+	if (!lock_both(OUTBOX_TABLE_ATTEMPT_LOG_0 + next, OUTBOX_TABLE_ATTEMPT_RUNS_0 + next))
 	{
 		locked_out = true;
 		outbox_txn_abort();

@@ -8,7 +8,6 @@
 #include "replication/slot.h"
 #include "replication/walsender.h"
 #include "replication/walsender_private.h"
-#include "storage/lmgr.h"
 #include "storage/proc.h"
 #include "storage/procarray.h"
 
@@ -116,10 +115,8 @@ outbox_positions_compact(void)
 
 	if (!outbox_txn_begin(true))
 		return false;
-	if (!ConditionalLockRelationOid(outbox_table_oid(OUTBOX_TABLE_POSITIONS_0 + was),
-									AccessExclusiveLock) ||
-		!ConditionalLockRelationOid(outbox_table_oid(OUTBOX_TABLE_POSITIONS_0 + other),
-									AccessExclusiveLock))
+	if (!outbox_lock_if_free(OUTBOX_TABLE_POSITIONS_0, OUTBOX_TABLE_POSITIONS_1,
+							 AccessExclusiveLock))
 	{
 		/* Another transaction reads or writes the positions, so try later. */
 		compact_at = GetCurrentTimestamp() + COMPACT_AGAIN;
