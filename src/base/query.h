@@ -17,8 +17,15 @@
 
 #include "base/table_rows.h"
 
-/* For a statement that runs often: planned once.  '*plan' is NULL the first time. */
-#define outbox_plan_run(plan, ...) \
+/* For a statement that runs often: planned once, where it stands.  Its text never changes. */
+#define outbox_plan_run(...) \
+	({ \
+		static SPIPlanPtr plan; \
+		outbox_plan_run_kept(&plan, __VA_ARGS__); \
+	})
+
+/* The same, for the caller's plan.  '*plan' is NULL the first time. */
+#define outbox_plan_run_kept(plan, ...) \
 	outbox_plan_run_statement(plan, OUTBOX_STATEMENT(__VA_ARGS__, {0}))
 
 /* For a statement that runs rarely: planned each time. */

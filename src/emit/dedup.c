@@ -113,19 +113,14 @@ find(const Claim *c, pg_uuid_t *id)
 static bool
 insert(const Claim *c)
 {
-	static SPIPlanPtr plan;
-
-	return outbox_plan_run(&plan, INSERT_KEY "NOTHING", ARGS_OF(c)) > 0;
+	return outbox_plan_run(INSERT_KEY "NOTHING", ARGS_OF(c)) > 0;
 }
 
 /* True if the key belonged to an event of long ago, or to none any more. */
 static bool
 take_over(const Claim *c)
 {
-	static SPIPlanPtr plan;
-
 	return outbox_plan_run(
-			   &plan,
 			   INSERT_KEY
 			   "UPDATE"
 			   " SET event_id = EXCLUDED.event_id, created_at = EXCLUDED.created_at"
@@ -200,10 +195,7 @@ outbox_dedup_next_time(void)
 static void
 correct_times(Datum begin, Datum end, TimestampTz now)
 {
-	static SPIPlanPtr plan;
-
-	(void) outbox_plan_run(&plan,
-						   "UPDATE outbox.dedup SET created_at = $3"
+	(void) outbox_plan_run("UPDATE outbox.dedup SET created_at = $3"
 						   " WHERE ctid = ANY (ARRAY("
 						   "SELECT d.ctid FROM outbox.dedup d"
 						   " WHERE d.ctid >= $1 AND d.ctid < $2 AND d.created_at > $4"
@@ -216,14 +208,12 @@ correct_times(Datum begin, Datum end, TimestampTz now)
 static void
 sweep_blocks(BlockNumber first, TimestampTz now)
 {
-	ItemPointerData	  begin;
-	ItemPointerData	  end;
-	static SPIPlanPtr plan;
+	ItemPointerData begin;
+	ItemPointerData end;
 
 	ItemPointerSet(&begin, first, 0);
 	ItemPointerSet(&end, first + SWEEP_BLOCKS, 0);
-	(void) outbox_plan_run(&plan,
-						   "DELETE FROM outbox.dedup WHERE ctid = ANY (ARRAY("
+	(void) outbox_plan_run("DELETE FROM outbox.dedup WHERE ctid = ANY (ARRAY("
 						   "SELECT d.ctid FROM outbox.dedup d"
 						   " WHERE d.ctid >= $1 AND d.ctid < $2 AND d.created_at <= $3"
 						   " FOR UPDATE SKIP LOCKED))",

@@ -123,9 +123,7 @@ set_first(TimestampTz time)
 static void
 find_first(void)
 {
-	static SPIPlanPtr plan;
-
-	if (outbox_plan_run(&plan, "SELECT s.deliver_at, s.id" FROM_FIRST IN_ORDER "1",
+	if (outbox_plan_run("SELECT s.deliver_at, s.id" FROM_FIRST IN_ORDER "1",
 						arg_time(first_time),
 						arg_datum(UUIDOID, UUIDPGetDatum(&first_id)),
 						arg_datum(INT8ARRAYOID, epochs),
@@ -171,10 +169,7 @@ append(HeapTuple tuple, TupleDesc desc, Datum *id)
 static void
 delete_moved(Datum *ids, int n)
 {
-	static SPIPlanPtr plan;
-
-	(void) outbox_plan_run(&plan,
-						   "DELETE FROM outbox.scheduled s"
+	(void) outbox_plan_run("DELETE FROM outbox.scheduled s"
 						   " WHERE s.id = ANY ($1)",
 						   arg_datum(UUIDARRAYOID, outbox_array(ids, n, UUIDOID)));
 }
@@ -202,10 +197,7 @@ append_one(void *arg)
 static void
 set_aside(Datum id, const char *error, bool locked)
 {
-	static SPIPlanPtr plan;
-
-	(void) outbox_plan_run(&plan,
-						   "UPDATE outbox.scheduled" OUTBOX_SET_ASIDE " WHERE id = $1",
+	(void) outbox_plan_run("UPDATE outbox.scheduled" OUTBOX_SET_ASIDE " WHERE id = $1",
 						   arg_datum(UUIDOID, id), arg_text(error),
 						   arg_int4(OUTBOX_SET_ASIDE_SECS(locked)));
 }
@@ -260,15 +252,13 @@ move_one(Moving *m)
 static int
 move_due(TimestampTz now)
 {
-	static SPIPlanPtr due_plan;
-	SPITupleTable	 *rows;
-	Datum			 *ids;
-	Size			  bytes = 0;
-	int				  n = 0;
-	int				  done = 0;
+	SPITupleTable *rows;
+	Datum		  *ids;
+	Size		   bytes = 0;
+	int			   n = 0;
+	int			   done = 0;
 
 	if (outbox_plan_run(
-			&due_plan,
 			"SELECT s.id, s.topic, s.type, s.key, s.headers, s.payload, s.body,"
 			" s.content_type, s.expires_at, s.tenant" FROM_FIRST
 			" AND s.deliver_at <= $5" IN_ORDER CppAsString2(

@@ -11,12 +11,6 @@
 #include "endpoint/queue.h"
 #include "endpoint/retries.h"
 
-void
-outbox_parking_admit(OutboxEndpoint *ep, OutboxEvent *event)
-{
-	outbox_lane_place(ep, outbox_delivery_make(ep, event, false), false);
-}
-
 /*
  * A delivery that only the table had is in memory now, or gone.  Returns its lane.
  * NULL: none.

@@ -1,18 +1,7 @@
-/*
- * parking.h
- *	  The way of deliveries between memory and outbox.parked, and the counts of an
- *	  endpoint's rows.
- */
 #ifndef OUTBOX_PARKING_H
 #define OUTBOX_PARKING_H
 
 #include "endpoint/endpoint.h"
-
-/*
- * Makes a delivery of an event below the frontier that has no row.  The stored
- * position names it as pending.
- */
-extern void outbox_parking_admit(OutboxEndpoint *ep, OutboxEvent *event);
 
 /*
  * The first makes a delivery of an event that has a row, and gives it its place.

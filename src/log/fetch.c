@@ -6,8 +6,6 @@
 #include "base/outbox.h"
 
 #include "access/htup_details.h"
-#include "catalog/pg_type.h"
-#include "executor/spi.h"
 #include "utils/snapmgr.h"
 
 #include "base/compat.h"
@@ -79,11 +77,9 @@ fetch_row_of_log(void *arg, TupleTableSlot *slot)
 static void
 fetch_kept(Datum array, FetchState *st)
 {
-	static SPIPlanPtr plan;
-	uint64			  n = outbox_plan_run(&plan,
-										  "SELECT " OUTBOX_EVENT_COLUMNS
-										  " FROM outbox.kept_events WHERE seq = ANY ($1)",
-										  arg_datum(INT8ARRAYOID, array));
+	uint64 n = outbox_plan_run("SELECT " OUTBOX_EVENT_COLUMNS
+							   " FROM outbox.kept_events WHERE seq = ANY ($1)",
+							   arg_datum(INT8ARRAYOID, array));
 
 	for (uint64 i = 0; i < n; i++)
 	{
@@ -130,14 +126,14 @@ fetch(const int64 *seqs, int n, FetchState *st)
 	PG_END_TRY();
 }
 
-void
+OutboxPage *
 outbox_fetch(const int64 *seqs, int n, OutboxLogVisitFn take, void *arg)
 {
 	FetchState st = {.take = take, .arg = arg};
 
 	fetch(seqs, n, &st);
 	outbox_fetched_lsn = Max(outbox_fetched_lsn, st.page->lsn);
-	outbox_page_unref(st.page);
+	return st.page;
 }
 
 /*

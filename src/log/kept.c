@@ -92,7 +92,7 @@ copy_events(int piece, const int64 *seqs, int n)
 			 " WHERE e.seq = ANY ($1) AND outbox.log_xid(e.epoch, e.xid) IS NOT NULL"
 			 " ON CONFLICT (seq, epoch) DO NOTHING",
 			 piece);
-	outbox_plan_run(&plans[piece], sql, arg_int8s(seqs, n));
+	outbox_plan_run_kept(&plans[piece], sql, arg_int8s(seqs, n));
 }
 
 /*
@@ -134,10 +134,9 @@ find_end(int piece, int64 from, bool highest, int64 *seq)
 static int64
 copy_slice(int piece, int64 from)
 {
-	static SPIPlanPtr plan;
-	TimestampTz		  until = GetCurrentTimestamp() + SLICE_TIME;
-	int				  at_once = copied_at_once(piece);
-	int64			  span = SLICE_ROWS;
+	TimestampTz until = GetCurrentTimestamp() + SLICE_TIME;
+	int			at_once = copied_at_once(piece);
+	int64		span = SLICE_ROWS;
 
 	/*
 	 * Rows that were deleted, and that a snapshot keeps, are read as well.  So a statement
@@ -147,8 +146,7 @@ copy_slice(int piece, int64 from)
 	{
 		TimestampTz begun = GetCurrentTimestamp();
 		int64		end = from + Min(span, upto - from);
-		int			n = (int) outbox_plan_run(&plan,
-											  "SELECT p.seq FROM outbox.parked p"
+		int			n = (int) outbox_plan_run("SELECT p.seq FROM outbox.parked p"
 													  " WHERE p.seq > $1 AND p.seq <= $2"
 													  " ORDER BY p.seq LIMIT $3",
 											  arg_int8(from), arg_int8(end),

@@ -1,7 +1,3 @@
-/*
- * log.h
- *	  Reading the log: events, and the pages that they are in.
- */
 #ifndef OUTBOX_LOG_H
 #define OUTBOX_LOG_H
 
@@ -147,9 +143,11 @@ extern int outbox_log_read(OutboxCursor *cursor, OutboxTick *target,
 
 /*
  * Passes the events of this log that have these numbers to 'take', from the log or
- * from outbox.kept_events.  Events that do not exist any more are left out.
+ * from outbox.kept_events.  Events that do not exist any more are left out.  Returns the
+ * page of these events, to which the caller has a reference.
  */
-extern void outbox_fetch(const int64 *seqs, int n, OutboxLogVisitFn take, void *arg);
+extern OutboxPage *outbox_fetch(const int64 *seqs, int n, OutboxLogVisitFn take,
+								void *arg);
 
 /*
  * The same event with its payload, in a page of its own.  NULL if it does not exist

@@ -47,13 +47,11 @@ events_had_origin(void)
 OutboxOrigin
 outbox_origin(int64 *epoch, bool *zero, bool thorough)
 {
-	int64			  rows, own;
-	char			 *instance;
-	bool			  lost, used;
-	static SPIPlanPtr plan;
+	int64 rows, own;
+	char *instance;
+	bool  lost, used;
 
 	outbox_plan_run(
-		&plan,
 		"SELECT pg_catalog.count(*), pg_catalog.count(*) FILTER (WHERE"
 		" system_identifier = $1 AND database_oid = $2"
 		" AND epoch IN (SELECT w.epoch FROM outbox.own_epochs w)),"

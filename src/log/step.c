@@ -14,11 +14,9 @@
 #include "base/outbox.h"
 
 #include "access/xact.h"
-#include "executor/spi.h"
 #include "funcapi.h"
 #include "mb/pg_wchar.h"
 #include "postmaster/interrupt.h"
-#include "utils/builtins.h"
 #include "utils/resowner.h"
 
 #include "base/compat.h"

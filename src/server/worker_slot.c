@@ -10,7 +10,6 @@
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/proc.h"
-#include "utils/builtins.h"
 
 #include "base/compat.h"
 #include "base/settings.h"

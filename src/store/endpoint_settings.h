@@ -1,11 +1,6 @@
-/*
- * endpoint_settings.h
- *	  Reads the settings of endpoints from the tables.
- */
 #ifndef OUTBOX_ENDPOINT_SETTINGS_H
 #define OUTBOX_ENDPOINT_SETTINGS_H
 
-#include "utils/array.h"
 #include "utils/jsonb.h"
 
 #include "base/table_rows.h"

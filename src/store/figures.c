@@ -184,10 +184,9 @@ hour_of(TimestampTz at)
 static TimestampTz
 made_until(void)
 {
-	static SPIPlanPtr plan;
-	TimestampTz		  newest = 0;
+	TimestampTz newest = 0;
 
-	outbox_plan_run(&plan, "SELECT max(at) FROM outbox.figures WHERE piece IN (3, 4, 5)");
+	outbox_plan_run("SELECT max(at) FROM outbox.figures WHERE piece IN (3, 4, 5)");
 	outbox_read_row(0, into_time(&newest));
 	return newest ? newest + USECS_PER_HOUR : 0;
 }

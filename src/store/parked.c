@@ -31,9 +31,10 @@ typedef struct LoadedRow
 
 typedef struct Loading
 {
-	int		   found; /* rows that were read, also if they are in memory already */
-	int		   n;
-	LoadedRow *rows;
+	int			found; /* rows that were read, also if they are in memory already */
+	int			n;
+	LoadedRow  *rows;
+	OutboxPage *page; /* of their events */
 } Loading;
 
 static void
@@ -43,10 +44,7 @@ take_loaded(void *arg, void *wanted, OutboxEvent *event)
 
 	for (int i = 0; i < l->n; i++)
 		if (l->rows[i].seq == event->seq && l->rows[i].event == NULL)
-		{
 			l->rows[i].event = event;
-			event->page->refs++;
-		}
 }
 
 /*
@@ -138,15 +136,14 @@ outbox_parked_gone_written(void)
  * Fetches the events of the rows in SPI_tuptable, whose columns are LOADED.  After
  * an error nothing is loaded.
  */
-static void
-fetch_events(OutboxEndpoint *ep, bool retries, Loading *result)
+static Loading
+fetch_events(OutboxEndpoint *ep, bool retries)
 {
-	Loading l = {0};
-	int		found = (int) SPI_processed;
-	int64  *seqs = palloc(sizeof(int64) * Max(found, 1));
+	Loading l = {.found = (int) SPI_processed};
+	int64  *seqs = palloc(sizeof(int64) * Max(l.found, 1));
 
-	l.rows = palloc0(sizeof(*l.rows) * Max(found, 1));
-	for (int i = 0; i < found; i++)
+	l.rows = palloc0(sizeof(*l.rows) * Max(l.found, 1));
+	for (int i = 0; i < l.found; i++)
 	{
 		LoadedRow *r = &l.rows[l.n];
 
@@ -157,20 +154,8 @@ fetch_events(OutboxEndpoint *ep, bool retries, Loading *result)
 		if (retries || !outbox_operator_skip_follower(ep, r->seq, r->key))
 			seqs[l.n++] = r->seq;
 	}
-	PG_TRY();
-	{
-		outbox_fetch(seqs, l.n, take_loaded, &l);
-	}
-	PG_CATCH();
-	{
-		for (int i = 0; i < l.n; i++)
-			if (l.rows[i].event)
-				outbox_page_unref(l.rows[i].event->page);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	l.found = found;
-	*result = l;
+	l.page = outbox_fetch(seqs, l.n, take_loaded, &l);
+	return l;
 }
 
 /*
@@ -199,9 +184,8 @@ take_events(OutboxEndpoint *ep, bool retries, const Loading *l)
 			event_is_gone(ep, l->rows[i].seq, retries, event != NULL);
 			outbox_parking_load_failed(ep, l->rows[i].seq, l->rows[i].key, retries);
 		}
-		if (event != NULL)
-			outbox_page_unref(event->page);
 	}
+	outbox_page_unref(l->page);
 	return l->n;
 }
 
@@ -214,17 +198,15 @@ take_events(OutboxEndpoint *ep, bool retries, const Loading *l)
 void
 outbox_parked_load_retries(OutboxEndpoint *ep, const int64 *seqs, int n)
 {
-	static SPIPlanPtr plan;
-	Loading			  l;
+	Loading l;
 
 	outbox_lock_indexes(OUTBOX_TABLE_PARKED, OUTBOX_TABLE_PARKED);
-	outbox_plan_run(&plan,
-					"SELECT p.* FROM pg_catalog.unnest($2) w(seq) CROSS JOIN LATERAL"
+	outbox_plan_run("SELECT p.* FROM pg_catalog.unnest($2) w(seq) CROSS JOIN LATERAL"
 					" (SELECT " LOADED ", status FROM outbox.parked"
 					" WHERE endpoint_id = $1 AND seq = w.seq LIMIT 1) p"
 					" WHERE p.status = 'retrying' ORDER BY w.seq",
 					arg_int4(ep->id), arg_int8s(seqs, n));
-	fetch_events(ep, true, &l);
+	l = fetch_events(ep, true);
 	(void) take_events(ep, true, &l);
 
 	/* For rows that no longer exist: they are no retries any more. */
@@ -240,25 +222,20 @@ outbox_parked_load_retries(OutboxEndpoint *ep, const int64 *seqs, int n)
 static bool
 fetch_followers(OutboxEndpoint *ep, const OutboxLane *lane, int limit, Loading *l)
 {
-	static SPIPlanPtr of_key;
-	static SPIPlanPtr of_all;
-
 	if (ep->config.ordering == OUTBOX_ORDER_STRICT)
-		outbox_plan_run(&of_all,
-						"SELECT " LOADED " FROM outbox.parked"
+		outbox_plan_run("SELECT " LOADED " FROM outbox.parked"
 						" WHERE endpoint_id = $1 AND seq >= $3"
 						" AND status = 'blocked' ORDER BY seq LIMIT $2",
 						arg_int4(ep->id), arg_int8(limit), arg_int8(lane->first_parked));
 	else
-		outbox_plan_run(&of_key,
-						"SELECT " LOADED " FROM outbox.parked"
+		outbox_plan_run("SELECT " LOADED " FROM outbox.parked"
 						" WHERE endpoint_id = $1 AND key = $4 AND seq >= $3"
 						" AND status = 'blocked' ORDER BY seq LIMIT $2",
 						arg_int4(ep->id), arg_int8(limit), arg_int8(lane->first_parked),
 						arg_text(lane->key));
 	if (SPI_processed == 0)
 		return false;
-	fetch_events(ep, false, l);
+	*l = fetch_events(ep, false);
 	return true;
 }
 
@@ -327,12 +304,10 @@ put_row(OutboxRows *rows, const OutboxEndpoint *ep, const OutboxDelivery *d)
 static void
 write_rows(const OutboxRows *rows)
 {
-	static SPIPlanPtr plan;
-	Oid				  type;
+	Oid	  type;
 	Datum array = outbox_rows_array(outbox_table_oid(OUTBOX_TABLE_PARKED), rows, &type);
 
 	outbox_plan_run(
-		&plan,
 		"INSERT INTO outbox.parked AS p SELECT * FROM pg_catalog.unnest($1)"
 		" ON CONFLICT (endpoint_id, seq) DO UPDATE SET status = excluded.status,"
 		" reason = excluded.reason, attempts = excluded.attempts,"
@@ -351,10 +326,7 @@ write_rows(const OutboxRows *rows)
 static void
 delete_rows(const Datum *ids, const int64 *seqs, int n)
 {
-	static SPIPlanPtr plan;
-
-	outbox_plan_run(&plan,
-					"DELETE FROM outbox.parked WHERE ctid = ANY (ARRAY(SELECT p.ctid"
+	outbox_plan_run("DELETE FROM outbox.parked WHERE ctid = ANY (ARRAY(SELECT p.ctid"
 					" FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2))"
 					" w(id, seq) CROSS JOIN LATERAL (SELECT q.ctid FROM outbox.parked q"
 					" WHERE q.endpoint_id = w.id AND q.seq = w.seq LIMIT 1) p))",

@@ -79,14 +79,12 @@ wants_retries(const OutboxEndpoint *ep)
 static void
 read_retries(OutboxEndpoint *ep)
 {
-	static SPIPlanPtr plan;
-	int				  n;
-	int64			 *loaded = outbox_parking_loaded_retries(ep, &n);
-	TimestampTz		  latest = GetCurrentTimestamp() + ep->pace.limits.backoff_max;
+	int			n;
+	int64	   *loaded = outbox_parking_loaded_retries(ep, &n);
+	TimestampTz latest = GetCurrentTimestamp() + ep->pace.limits.backoff_max;
 
 	qsort(loaded, n, sizeof(int64), outbox_compare_int8);
 	outbox_plan_run(
-		&plan,
 		"SELECT p.seq, p.key, p.next_attempt_at, p.batch, p.attempts > 0 FROM outbox.parked p" OF_ENDPOINT
 			STATUS "'retrying'"
 		" AND ROW(p.next_attempt_at, p.seq) > ROW($2, $3)"
@@ -139,30 +137,28 @@ read_retries(OutboxEndpoint *ep)
 static void
 ask_table(OutboxEndpoint *ep, Datum *keys, int nkeys)
 {
-	static SPIPlanPtr of_keys;
-	static SPIPlanPtr of_all;
-	bool			  strict = ep->config.ordering == OUTBOX_ORDER_STRICT;
-	const char		 *of_key = strict ? "" : OF_KEY;
-	int				  n;
-	int64			 *loaded = outbox_parking_loaded_retries(ep, &n);
+	int		  n;
+	int64	 *loaded = outbox_parking_loaded_retries(ep, &n);
+	OutboxArg array = arg_datum(TEXTARRAYOID, outbox_array(keys, nkeys, TEXTOID));
 
-	outbox_plan_run(strict ? &of_all : &of_keys,
-					psprintf("SELECT k.key,"
-							 " (SELECT p.seq FROM outbox.parked p" OF_ENDPOINT "%s" STATUS
-							 "'retrying' AND NOT p.seq = ANY ($3)"
-							 " ORDER BY %s, p.seq LIMIT 1) IS NOT NULL,"
-							 " $4 AND (SELECT p.seq FROM outbox.parked p" OF_ENDPOINT
-							 "%s" STATUS "'dead'" BLOCKING_REASON
-							 " ORDER BY p.key LIMIT 1) IS NOT NULL,"
-							 " COALESCE((SELECT p.seq FROM outbox.parked p" OF_ENDPOINT
-							 "%s" STATUS "'blocked'"
-							 " ORDER BY %sp.seq LIMIT 1), -1)"
-							 " FROM pg_catalog.unnest($2) k(key)",
-							 of_key, strict ? "p.next_attempt_at" : "p.key", of_key,
-							 of_key, strict ? "" : "p.key, "),
-					arg_int4(ep->id),
-					arg_datum(TEXTARRAYOID, outbox_array(keys, nkeys, TEXTOID)),
-					arg_int8s(loaded, n), arg_bool(ep->config.block_on_dead));
+#define ASK(of_key, first_retry, first_follower) \
+	outbox_plan_run( \
+		"SELECT k.key," \
+		" (SELECT p.seq FROM outbox.parked p" OF_ENDPOINT of_key STATUS \
+		"'retrying' AND NOT p.seq = ANY ($3)" \
+		" ORDER BY " first_retry ", p.seq LIMIT 1) IS NOT NULL," \
+		" $4 AND (SELECT p.seq FROM outbox.parked p" OF_ENDPOINT of_key STATUS \
+		"'dead'" BLOCKING_REASON " ORDER BY p.key LIMIT 1) IS NOT NULL," \
+		" COALESCE((SELECT p.seq FROM outbox.parked p" OF_ENDPOINT of_key STATUS \
+		"'blocked' ORDER BY " first_follower " LIMIT 1), -1)" \
+		" FROM pg_catalog.unnest($2) k(key)", \
+		arg_int4(ep->id), array, arg_int8s(loaded, n), \
+		arg_bool(ep->config.block_on_dead))
+	if (ep->config.ordering == OUTBOX_ORDER_STRICT)
+		ASK("", "p.next_attempt_at", "p.seq");
+	else
+		ASK(OF_KEY, "p.key", "p.key, p.seq");
+#undef ASK
 }
 
 /*
@@ -241,13 +237,10 @@ ask_for_window(OutboxEndpoint *ep)
 static void
 read_keys(OutboxEndpoint *ep, const char *from, int max)
 {
-	static SPIPlanPtr plan;
-
 #define NEXT_KEY(from) \
 	"(SELECT p.key, p.seq FROM outbox.parked p" OF_ENDPOINT STATUS "'blocked'" \
 	" AND p.key > " from " ORDER BY p.key, p.seq LIMIT 1) q"
 	outbox_plan_run(
-		&plan,
 		"WITH RECURSIVE k(key, seq, n) AS (SELECT q.key, q.seq, 1 FROM " NEXT_KEY(
 			"$2") " UNION ALL SELECT q.key, q.seq, k.n + 1"
 				  " FROM k CROSS JOIN LATERAL " NEXT_KEY(
@@ -294,9 +287,6 @@ sweep(OutboxEndpoint *ep)
 void
 outbox_parked_unblock(OutboxEndpoint *ep)
 {
-	static SPIPlanPtr any;
-	static SPIPlanPtr without_key;
-
 #define UNBLOCK(which) \
 	"UPDATE outbox.parked u SET status = 'retrying', next_attempt_at = pg_catalog.now()" \
 	" WHERE u.endpoint_id = $1 AND u.seq = ANY" \
@@ -304,9 +294,9 @@ outbox_parked_unblock(OutboxEndpoint *ep)
 	" LIMIT $2))" \
 	" RETURNING u.seq, u.next_attempt_at"
 	if (ep->config.ordering == OUTBOX_ORDER_NONE)
-		outbox_plan_run(&any, UNBLOCK(""), arg_int4(ep->id), arg_int8(UNBLOCK_ROWS));
+		outbox_plan_run(UNBLOCK(""), arg_int4(ep->id), arg_int8(UNBLOCK_ROWS));
 	else
-		outbox_plan_run(&without_key, UNBLOCK(" AND p.key IS NULL"), arg_int4(ep->id),
+		outbox_plan_run(UNBLOCK(" AND p.key IS NULL"), arg_int4(ep->id),
 						arg_int8(UNBLOCK_ROWS));
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
@@ -326,11 +316,9 @@ outbox_parked_unblock(OutboxEndpoint *ep)
 static void
 count_rows(OutboxEndpoint *ep)
 {
-	static SPIPlanPtr plan;
-	int64			  n = 0;
+	int64 n = 0;
 
 	outbox_plan_run(
-		&plan,
 		"SELECT pg_catalog.array_position('{retrying,blocked,dead}', q.status),"
 		" pg_catalog.count(*), pg_catalog.max(q.seq) FROM"
 		" (SELECT p.status, p.seq FROM outbox.parked p" OF_ENDPOINT
@@ -364,13 +352,11 @@ outbox_parked_count_again(OutboxEndpoint *ep)
 bool
 outbox_parked_is_cancelled(OutboxEndpoint *ep, int64 seq)
 {
-	static SPIPlanPtr plan;
-	bool			  found;
+	bool found;
 
 	if (seq > ep->feed->cancelled_upto)
 		return false;
-	found = outbox_plan_run(&plan,
-							"SELECT 1 FROM outbox.parked p" OF_ENDPOINT
+	found = outbox_plan_run("SELECT 1 FROM outbox.parked p" OF_ENDPOINT
 							" AND p.seq = $2" STATUS "'cancelled'",
 							arg_int4(ep->id), arg_int8(seq)) > 0;
 	SPI_freetuptable(SPI_tuptable);
@@ -382,12 +368,10 @@ outbox_parked_is_cancelled(OutboxEndpoint *ep, int64 seq)
 static void
 load_dead(OutboxEndpoint *ep)
 {
-	bool			  strict = ep->config.ordering == OUTBOX_ORDER_STRICT;
-	int				  max = strict ? 1 : room;
-	static SPIPlanPtr plan;
+	bool strict = ep->config.ordering == OUTBOX_ORDER_STRICT;
+	int	 max = strict ? 1 : room;
 
-	outbox_plan_run(&plan,
-					"SELECT p.key FROM outbox.parked p" OF_ENDPOINT STATUS
+	outbox_plan_run("SELECT p.key FROM outbox.parked p" OF_ENDPOINT STATUS
 					"'dead'" BLOCKING_REASON " ORDER BY p.key LIMIT $2",
 					arg_int4(ep->id), arg_int8(max));
 	for (uint64 i = 0; i < SPI_processed; i++)
@@ -447,17 +431,13 @@ load_followers(OutboxEndpoint *ep)
 static bool
 has_rows(const OutboxEndpoint *ep)
 {
-	static SPIPlanPtr plan;
-
-	return outbox_plan_run(&plan, "SELECT 1 FROM outbox.parked p" OF_ENDPOINT " LIMIT 1",
+	return outbox_plan_run("SELECT 1 FROM outbox.parked p" OF_ENDPOINT " LIMIT 1",
 						   arg_int4(ep->id)) > 0;
 }
 
 void
 outbox_parked_load(OutboxEndpoint *ep)
 {
-	static SPIPlanPtr last_cancelled;
-
 	ep->queue->met_at = GetCurrentTimestamp();
 	if (!has_rows(ep))
 	{
@@ -469,8 +449,7 @@ outbox_parked_load(OutboxEndpoint *ep)
 	ep->queue->retries_due = DT_NOBEGIN;
 	ep->queue->retries_seq = PG_INT64_MIN;
 	outbox_parked_count_again(ep);
-	outbox_plan_run(&last_cancelled,
-					"SELECT p.seq FROM outbox.parked p" OF_ENDPOINT STATUS "'cancelled'"
+	outbox_plan_run("SELECT p.seq FROM outbox.parked p" OF_ENDPOINT STATUS "'cancelled'"
 					" ORDER BY p.seq DESC LIMIT 1",
 					arg_int4(ep->id));
 	ep->feed->cancelled_upto = PG_INT64_MIN;

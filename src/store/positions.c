@@ -12,7 +12,8 @@
 #include "base/query.h"
 #include "base/seq_set.h"
 #include "base/version.h"
-#include "endpoint/parking.h"
+#include "endpoint/lane.h"
+#include "endpoint/queue.h"
 #include "endpoint/tally.h"
 #include "log/tables.h"
 #include "store/positions.h"
@@ -187,14 +188,12 @@ outbox_positions_read_again(void)
 static void
 read_shared(int32 id, OutboxCursor *cursor)
 {
-	static SPIPlanPtr plan;
-	StoredCursor	  c;
+	StoredCursor c;
 
 	if (id != last_read)
 	{
 		outbox_positions_read_again();
-		if (outbox_plan_run(&plan,
-							"SELECT " OUTBOX_CURSOR_COLUMNS " FROM outbox.positions"
+		if (outbox_plan_run("SELECT " OUTBOX_CURSOR_COLUMNS " FROM outbox.positions"
 							" WHERE endpoint_id = $1"
 							" ORDER BY number DESC LIMIT 1",
 							arg_int4(id)) == 0)
@@ -327,7 +326,6 @@ take_pending(void *arg, void *wanted, OutboxEvent *event)
 	}
 	p->events = repalloc(p->events, sizeof(OutboxEvent *) * (p->n + 1));
 	p->events[p->n++] = event;
-	event->page->refs++;
 }
 
 static int
@@ -342,29 +340,18 @@ compare_seq(const void *a, const void *b)
 void
 outbox_position_load_pending(OutboxEndpoint *ep, const int64 *seqs, int n)
 {
-	Pending p = {.events = palloc(sizeof(OutboxEvent *))};
+	Pending		p = {.events = palloc(sizeof(OutboxEvent *))};
+	OutboxPage *page;
 
 	if (n == 0)
 		return;
-	PG_TRY();
-	{
-		outbox_fetch(seqs, n, take_pending, &p);
-	}
-	PG_CATCH();
-	{
-		for (int i = 0; i < p.n; i++)
-			outbox_page_unref(p.events[i]->page);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
+	page = outbox_fetch(seqs, n, take_pending, &p);
 	qsort(p.events, p.n, sizeof(OutboxEvent *), compare_seq);
-	for (int i = 0; i < p.n; i++)
-	{
-		OutboxPage *page = p.events[i]->page;
 
-		outbox_parking_admit(ep, p.events[i]);
-		outbox_page_unref(page);
-	}
+	/* They have no rows: the stored position names them as pending. */
+	for (int i = 0; i < p.n; i++)
+		outbox_lane_place(ep, outbox_delivery_make(ep, p.events[i], false), false);
+	outbox_page_unref(page);
 	for (int i = 0; i < p.nforgotten; i++)
 	{
 		outbox_tally_count(ep, OUTBOX_COUNT_CANCELLED);

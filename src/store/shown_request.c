@@ -56,10 +56,7 @@ read_sender(Sender *s, int32 endpoint_id)
 	const char *problem = NULL;
 	const char *hint;
 
-	static SPIPlanPtr plan;
-
 	if (outbox_plan_run(
-			&plan,
 			"SELECT outbox.shown(s.endpoint_id, s.url), s.format, s.headers,"
 			" s.config, s.credentials, s.batch_size,"
 			" COALESCE(k.previous_until > pg_catalog.clock_timestamp(), false)"
@@ -112,10 +109,7 @@ read_event(int64 seq, const pg_uuid_t *id)
 	bool	  nulls[Natts_events];
 	OutboxRow row;
 
-	static SPIPlanPtr plan;
-
-	if (outbox_plan_run(&plan,
-						"SELECT " OUTBOX_EVENT_COLUMNS " FROM outbox.all_events"
+	if (outbox_plan_run("SELECT " OUTBOX_EVENT_COLUMNS " FROM outbox.all_events"
 						" WHERE seq = $1 AND id = $2 AND NOT forgotten",
 						arg_int8(seq), arg_datum(UUIDOID, UUIDPGetDatum(id))) == 0)
 		return NULL;

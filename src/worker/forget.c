@@ -15,7 +15,6 @@
  */
 #include "base/outbox.h"
 
-#include "storage/lmgr.h"
 
 #include "base/query.h"
 #include "endpoint/operator.h"
@@ -155,19 +154,15 @@ copies_are_gone(const OutboxForget *f)
  * $1 is the tenant, $2 the time before which events were emitted, $3 the subject of the
  * statement, $4 the key (NULL: any).
  */
-static void
-run(SPIPlanPtr *plan, const char *sql, const OutboxForget *f, OutboxArg subject)
-{
-	outbox_plan_run(plan, sql, arg_text(f->tenant), arg_text(f->snapshot), subject,
-					arg_text(f->key));
-}
+#define ARGS(f, subject) \
+	arg_text((f)->tenant), arg_text((f)->snapshot), subject, arg_text((f)->key)
 
+/* Returns the count that a statement has returned. */
 static int64
-count_of(SPIPlanPtr *plan, const char *sql, const OutboxForget *f, OutboxArg seqs)
+counted(void)
 {
 	int64 n;
 
-	run(plan, sql, f, seqs);
 	outbox_read_row(0, into_int8(&n));
 	return n;
 }
@@ -194,44 +189,38 @@ count_of(SPIPlanPtr *plan, const char *sql, const OutboxForget *f, OutboxArg seq
 static void
 empty_events(const OutboxForget *f, const int64 *seqs, int n, Removed *r)
 {
-	static SPIPlanPtr of_log;
-	static SPIPlanPtr of_kept;
-	static SPIPlanPtr of_attempts;
-	static SPIPlanPtr of_parked;
-	OutboxArg		  array = arg_int8s(seqs, n);
-	int64			  commands;
+	OutboxArg array = arg_int8s(seqs, n);
+	int64	  commands;
 
-	r->events += count_of(&of_log,
-						  "WITH u AS (UPDATE outbox.events e" EMPTY " RETURNING 1)"
-						  " SELECT pg_catalog.count(*) FROM u",
-						  f, array);
-	r->events += count_of(&of_kept,
-						  "WITH u AS (UPDATE outbox.kept_events e" EMPTY
-						  " RETURNING e.seq, e.epoch)"
-						  " SELECT pg_catalog.count(*) FROM u WHERE NOT EXISTS"
-						  " (SELECT 1 FROM outbox.events l WHERE l.seq = u.seq"
-						  " AND l.epoch = u.epoch)",
-						  f, array);
-	r->attempts +=
-		count_of(&of_attempts,
-				 "WITH u AS (UPDATE outbox.attempt_log a SET response_body = NULL,"
-				 " response_headers = NULL,"
-				 " error = CASE WHEN a.error IS NOT NULL THEN 'forgotten' END"
-				 " WHERE a.seq = ANY (ARRAY" EMPTIED ")"
-				 " AND (a.response_body IS NOT NULL OR a.response_headers IS NOT NULL"
-				 " OR a.error <> 'forgotten')"
-				 " RETURNING 1) SELECT pg_catalog.count(*) FROM u",
-				 f, array);
-	commands =
-		count_of(&of_parked,
-				 "WITH c AS (INSERT INTO outbox.commands (endpoint_id, action, seq)"
-				 " SELECT k.endpoint_id, 'forget', k.seq FROM outbox.parked k"
-				 " JOIN outbox.endpoint_settings s USING (endpoint_id)"
-				 " WHERE k.seq = ANY (ARRAY" EMPTIED ")"
-				 " AND (k.status <> 'cancelled' OR k.key IS NOT NULL"
-				 " OR k.last_error IS NOT NULL)"
-				 " ORDER BY k.seq RETURNING 1) SELECT pg_catalog.count(*) FROM c",
-				 f, array);
+	outbox_plan_run("WITH u AS (UPDATE outbox.events e" EMPTY " RETURNING 1)"
+					" SELECT pg_catalog.count(*) FROM u",
+					ARGS(f, array));
+	r->events += counted();
+	outbox_plan_run("WITH u AS (UPDATE outbox.kept_events e" EMPTY
+					" RETURNING e.seq, e.epoch)"
+					" SELECT pg_catalog.count(*) FROM u WHERE NOT EXISTS"
+					" (SELECT 1 FROM outbox.events l WHERE l.seq = u.seq"
+					" AND l.epoch = u.epoch)",
+					ARGS(f, array));
+	r->events += counted();
+	outbox_plan_run("WITH u AS (UPDATE outbox.attempt_log a SET response_body = NULL,"
+					" response_headers = NULL,"
+					" error = CASE WHEN a.error IS NOT NULL THEN 'forgotten' END"
+					" WHERE a.seq = ANY (ARRAY" EMPTIED ")"
+					" AND (a.response_body IS NOT NULL OR a.response_headers IS NOT NULL"
+					" OR a.error <> 'forgotten')"
+					" RETURNING 1) SELECT pg_catalog.count(*) FROM u",
+					ARGS(f, array));
+	r->attempts += counted();
+	outbox_plan_run("WITH c AS (INSERT INTO outbox.commands (endpoint_id, action, seq)"
+					" SELECT k.endpoint_id, 'forget', k.seq FROM outbox.parked k"
+					" JOIN outbox.endpoint_settings s USING (endpoint_id)"
+					" WHERE k.seq = ANY (ARRAY" EMPTIED ")"
+					" AND (k.status <> 'cancelled' OR k.key IS NOT NULL"
+					" OR k.last_error IS NOT NULL)"
+					" ORDER BY k.seq RETURNING 1) SELECT pg_catalog.count(*) FROM c",
+					ARGS(f, array));
+	commands = counted();
 	if (commands > 0)
 		outbox_mark_changed(); /* the workers of these endpoints are woken */
 	r->deliveries += commands;
@@ -241,24 +230,23 @@ empty_events(const OutboxForget *f, const int64 *seqs, int n, Removed *r)
 static bool
 slice_of_events(const OutboxForget *f, Removed *r)
 {
-	static SPIPlanPtr plan;
-	static int		  at_once = AT_ONCE;
-	TimestampTz		  begun = GetCurrentTimestamp();
-	int64			  seqs[SLICE_ROWS];
-	int				  n;
-	int				  m;
+	static int	at_once = AT_ONCE;
+	TimestampTz begun = GetCurrentTimestamp();
+	int64		seqs[SLICE_ROWS];
+	int			n;
+	int			m;
 
-	run(&plan,
-		"SELECT q.seq FROM ((SELECT e.seq FROM outbox.events e"
-		" WHERE e.tenant = $1 AND e.seq > $3"
-		" ORDER BY e.seq LIMIT " CppAsString2(
-			SLICE_ROWS) ") UNION"
-						" (SELECT e.seq FROM outbox.kept_events e"
-						" WHERE e.tenant = $1 AND e.seq > $3"
-						" ORDER BY e.seq LIMIT " CppAsString2(
-							SLICE_ROWS) ")) q"
-										" ORDER BY q.seq LIMIT " CppAsString2(SLICE_ROWS),
-		f, arg_int8(pass.seq));
+	outbox_plan_run("SELECT q.seq FROM ((SELECT e.seq FROM outbox.events e"
+					" WHERE e.tenant = $1 AND e.seq > $3"
+					" ORDER BY e.seq LIMIT " CppAsString2(
+						SLICE_ROWS) ") UNION"
+									" (SELECT e.seq FROM outbox.kept_events e"
+									" WHERE e.tenant = $1 AND e.seq > $3"
+									" ORDER BY e.seq LIMIT " CppAsString2(
+										SLICE_ROWS) ")) q"
+													" ORDER BY q.seq LIMIT " CppAsString2(
+														SLICE_ROWS),
+					ARGS(f, arg_int8(pass.seq)));
 	n = (int) SPI_processed;
 	for (int i = 0; i < n; i++)
 		outbox_read_row(i, into_int8(&seqs[i]));
@@ -286,10 +274,9 @@ slice_of_events(const OutboxForget *f, Removed *r)
 static bool
 slice_of_scheduled(const OutboxForget *f, Removed *r)
 {
-	static SPIPlanPtr plan;
-	int64			  gone, due, found, keys;
+	int64 gone, due, found, keys;
 
-	run(&plan,
+	outbox_plan_run(
 		"WITH slice AS MATERIALIZED (SELECT e.id, e.topic, e.dedup_key, e.key, e.tenant, e.epoch, e.xid"
 		" FROM outbox.scheduled e WHERE e.id > $3"
 		" ORDER BY e.id LIMIT " CppAsString2(
@@ -317,7 +304,7 @@ slice_of_scheduled(const OutboxForget *f, Removed *r)
 						" (SELECT pg_catalog.count(*) FROM due), (SELECT pg_catalog.count(*) FROM slice),"
 						" (SELECT pg_catalog.count(*) FROM unique_again),"
 						" (SELECT s.id FROM slice s ORDER BY s.id DESC LIMIT 1)",
-		f, arg_datum(UUIDOID, UUIDPGetDatum(&pass.scheduled)));
+		ARGS(f, arg_datum(UUIDOID, UUIDPGetDatum(&pass.scheduled))));
 	outbox_read_row(0, into_int8(&gone), into_int8(&due), into_int8(&found),
 					into_int8(&keys), into_uuid(&pass.scheduled));
 	r->scheduled += gone;
@@ -334,12 +321,10 @@ slice_of_scheduled(const OutboxForget *f, Removed *r)
 static bool
 slice_of_dedup(const OutboxForget *f, Removed *r)
 {
-	static SPIPlanPtr plan;
-	int64			  gone, due, found;
-	char			 *topic, *key, *tenant;
+	int64 gone, due, found;
+	char *topic, *key, *tenant;
 
 	outbox_plan_run(
-		&plan,
 		"WITH slice AS MATERIALIZED (SELECT d.* FROM outbox.dedup d"
 		" WHERE ROW(d.topic, d.dedup_key, d.tenant) > ROW($2, $3, $4)"
 		" ORDER BY d.topic, d.dedup_key, d.tenant LIMIT " CppAsString2(
@@ -463,18 +448,6 @@ go_on(const OutboxForget *f, TimestampTz begun)
 	return Max(GetCurrentTimestamp() - begun, 0) * REST;
 }
 
-static bool
-lock_tables(void)
-{
-	return outbox_lock_log() &&
-		ConditionalLockRelationOid(outbox_table_oid(OUTBOX_TABLE_SCHEDULED),
-								   RowExclusiveLock) &&
-		ConditionalLockRelationOid(outbox_table_oid(OUTBOX_TABLE_DEDUP),
-								   RowExclusiveLock) &&
-		ConditionalLockRelationOid(outbox_table_oid(OUTBOX_TABLE_FORGOTTEN),
-								   RowExclusiveLock);
-}
-
 void
 outbox_forget_run(void *arg)
 {
@@ -486,7 +459,9 @@ outbox_forget_run(void *arg)
 	next_at = now + AGAIN_AFTER;
 	if (n == 0 || !copies_are_gone(&list[0]) || !outbox_txn_begin(true))
 		return;
-	if (!lock_tables())
+	if (!outbox_lock_log() ||
+		!outbox_lock_if_free(OUTBOX_TABLE_SCHEDULED, OUTBOX_TABLE_FORGOTTEN,
+							 RowExclusiveLock))
 	{
 		outbox_txn_abort();
 		return;

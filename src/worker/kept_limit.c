@@ -209,12 +209,11 @@ notice_gone(OutboxKeptLimit *kept)
 static void
 read_sizes(const Candidates *c, Datum ids)
 {
-	static SPIPlanPtr plan;
-	int64			 *from = palloc(sizeof(int64) * c->n);
+	int64 *from = palloc(sizeof(int64) * c->n);
 
 	for (int i = 0; i < c->n; i++)
 		from[i] = c->endpoints[i]->table->sized;
-	outbox_plan_run(&plan, "SELECT i.n, p.seq, " SIZE_OF_ROW OLDEST_ROWS " LIMIT $3",
+	outbox_plan_run("SELECT i.n, p.seq, " SIZE_OF_ROW OLDEST_ROWS " LIMIT $3",
 					arg_datum(INT4ARRAYOID, ids), arg_int8s(from, c->n),
 					arg_int8(SLICE_ROWS));
 }
@@ -257,10 +256,7 @@ size_rows(OutboxTenant *t, const Candidates *c, Datum ids)
 static bool
 commands_wait(Datum ids, Datum upto)
 {
-	static SPIPlanPtr plan;
-
-	return outbox_plan_run(&plan,
-						   "SELECT 1 FROM ROWS FROM (pg_catalog.unnest($1),"
+	return outbox_plan_run("SELECT 1 FROM ROWS FROM (pg_catalog.unnest($1),"
 						   " pg_catalog.unnest($2)) i(id, seq)"
 						   " WHERE outbox.is_asked(i.id, 'limit', i.seq) LIMIT 1",
 						   arg_datum(INT4ARRAYOID, ids),
@@ -274,10 +270,7 @@ commands_wait(Datum ids, Datum upto)
 static void
 read_oldest(Datum ids, Datum from, int each, const Excess *excess)
 {
-	static SPIPlanPtr plan;
-
 	outbox_plan_run(
-		&plan,
 		"SELECT i.n, p.seq, CASE WHEN $4 THEN (SELECT a.created_at"
 		" FROM outbox.all_events a WHERE a.seq = p.seq AND a.id = p.event_id LIMIT 1) END,"
 		" CASE WHEN $5 THEN " SIZE_OF_ROW " END" OLDEST_ROWS " ORDER BY p.seq",
@@ -329,10 +322,7 @@ choose_rows(Candidates *c, const Excess *excess, int each, Datum *seqs)
 static void
 write_commands(Datum ids, Datum seqs)
 {
-	static SPIPlanPtr plan;
-
-	outbox_plan_run(&plan,
-					"INSERT INTO outbox.commands (endpoint_id, action, seq)"
+	outbox_plan_run("INSERT INTO outbox.commands (endpoint_id, action, seq)"
 					" SELECT q.id, 'limit', q.seq FROM ROWS FROM (pg_catalog.unnest($1),"
 					" pg_catalog.unnest($2)) q(id, seq)"
 					" WHERE NOT outbox.is_asked(q.id, 'limit', q.seq) ORDER BY q.seq",

@@ -407,12 +407,10 @@ compare(void *arg, const OutboxAsked *other)
 static int
 read_commands(Command *commands)
 {
-	static SPIPlanPtr  plan;
 	OutboxCommandPlace place = outbox_command_pass_place();
 	int				   n;
 
 	n = (int) outbox_plan_run(
-		&plan,
 		"SELECT c.command_id, c.endpoint_id, c.seq, c.action, k.status,"
 		" COALESCE(k.key, e.key), e.xid, k.reason, k.next_attempt_at, c.place,"
 		" c.asked_by, k.row"

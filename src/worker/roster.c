@@ -36,10 +36,7 @@ outbox_roster_init(void)
 bool
 outbox_roster_expects(int32 id)
 {
-	static SPIPlanPtr plan;
-
-	return outbox_plan_run(&plan,
-						   "SELECT 1 FROM outbox.endpoint_settings"
+	return outbox_plan_run("SELECT 1 FROM outbox.endpoint_settings"
 						   " WHERE endpoint_id = $1",
 						   arg_int4(id)) > 0;
 }
