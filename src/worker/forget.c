@@ -15,7 +15,6 @@
  */
 #include "base/outbox.h"
 
-
 #include "base/query.h"
 #include "endpoint/operator.h"
 #include "endpoint/window.h"
