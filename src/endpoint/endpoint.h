@@ -146,8 +146,9 @@ typedef struct OutboxHistogram
 {
 	int64  minute[OUTBOX_HISTOGRAM_MINUTES]; /* the minute since 2000 that each row
 											  * counts */
+	int	   first;	 /* buckets before this one are 0 ... */
+	int	   nbuckets; /* ... and from this one on */
 	uint32 count[OUTBOX_HISTOGRAM_MINUTES][OUTBOX_HISTOGRAM_BUCKETS];
-	int	   nbuckets; /* those from here on are 0 */
 } OutboxHistogram;
 
 /* States of the rows of outbox.parked that are counted. */
@@ -378,11 +379,19 @@ typedef struct OutboxTally
 	int64			 failed_attempts;
 	TimestampTz		 last_success_at;
 	TimestampTz		 last_active_at;
-	uint32			 recent[60];		/* deliveries in each of 60 seconds, a ring */
-	uint32			 recent_failed[60]; /* the same of attempts that failed */
-	int64			 recent_second;
 	OutboxHistogram *latency; /* NULL until the first delivery */
 	char			*last_error;
+
+	/* The open bucket of figures.  A healthy endpoint's end of it reads no more than this. */
+	TimestampTz			   figures_until; /* its end (0: none is open) */
+	struct OutboxEndpoint *figures_of;	  /* this endpoint */
+	dlist_node			   figures_node;  /* open buckets, by their ends */
+	int64 figures_delivered;			  /* what 'delivered' was before it */
+	bool  figures_failed; /* true if it has other counts: 'figures_base' is set */
+
+	int64  recent_second;
+	uint32 recent[60];		  /* deliveries in each of 60 seconds, a ring */
+	uint32 recent_failed[60]; /* the same of attempts that failed */
 
 	/*
 	 * Counters that never go down (tally.c).  'delivered' is above, and its place in
@@ -393,12 +402,7 @@ typedef struct OutboxTally
 	int64	   candidate[OUTBOX_COUNTERS]; /* stored, shown once the WAL is flushed ... */
 	XLogRecPtr candidate_lsn;			   /* ... up to here (0: there are none) */
 	XLogRecPtr settled_lsn; /* 'count' was stored later, here (0: was not) */
-
-	/* The open bucket of figures: what was counted before it. */
-	TimestampTz			   figures_until; /* its end (0: none is open) */
-	struct OutboxEndpoint *figures_of;	  /* this endpoint */
-	dlist_node			   figures_node;  /* open buckets, by their ends */
-	int64				   figures_base[OUTBOX_FIGURES];
+	int64	   figures_base[OUTBOX_FIGURES]; /* what 'count' was before the bucket */
 } OutboxTally;
 
 /* The changes of the endpoint's position and subscription that are to be stored. */

@@ -50,7 +50,7 @@ fill_latency(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 	{
 		if (ep->tally->latency->minute[row] <= minute - OUTBOX_HISTOGRAM_MINUTES)
 			continue;
-		for (int i = 0; i < ep->tally->latency->nbuckets; i++)
+		for (int i = ep->tally->latency->first; i < ep->tally->latency->nbuckets; i++)
 		{
 			sum[i] += ep->tally->latency->count[row][i];
 			total += ep->tally->latency->count[row][i];

@@ -9,6 +9,7 @@
  */
 #include "base/outbox.h"
 
+#include "common/hashfn.h"
 #include "port/pg_bitutils.h"
 
 #include "endpoint/tally.h"
@@ -67,8 +68,27 @@ static MemoryContext histogram_slab; /* OutboxHistogram */
 
 static dlist_head open_figures = DLIST_STATIC_INIT(open_figures);
 static dlist_head figures = DLIST_STATIC_INIT(figures);
-static int		  nfigures;
-static bool		  figures_are_sorted;
+static int		  nfigures; /* entries in them */
+
+typedef struct BlockEntry
+{
+	uint64		   key; /* which bucket and block */
+	uint32		   status;
+	OutboxFigures *figures;
+} BlockEntry;
+
+#define SH_PREFIX blocks
+#define SH_ELEMENT_TYPE BlockEntry
+#define SH_KEY_TYPE uint64
+#define SH_KEY key
+#define SH_HASH_KEY(tb, k) murmurhash32((uint32) ((k) ^ ((k) >> 32)))
+#define SH_EQUAL(tb, a, b) ((a) == (b))
+#define SH_SCOPE static inline
+#define SH_DECLARE
+#define SH_DEFINE
+#include "lib/simplehash.h"
+
+static blocks_hash *blocks; /* of figures that are to be written */
 
 static void
 make_contexts(void)
@@ -79,6 +99,7 @@ make_contexts(void)
 								   sizeof(OutboxTally));
 	histogram_slab = SlabContextCreate(tallies_cxt, "outbox latencies",
 									   SLAB_DEFAULT_BLOCK_SIZE, sizeof(OutboxHistogram));
+	blocks = blocks_create(tallies_cxt, 16, NULL);
 }
 
 /* ------------------------------------------------------------ figures */
@@ -89,74 +110,68 @@ outbox_tally_figures(void)
 	return &figures;
 }
 
-static int
-compare_figures(const void *a, const void *b)
+static uint64
+block_key(TimestampTz at, int32 block)
 {
-	const OutboxFigures *l = *(const OutboxFigures *const *) a;
-	const OutboxFigures *r = *(const OutboxFigures *const *) b;
-
-	if (l->at != r->at)
-		return l->at < r->at ? -1 : 1;
-	return (l->endpoint_id > r->endpoint_id) - (l->endpoint_id < r->endpoint_id);
-}
-
-void
-outbox_tally_sort_figures(void)
-{
-	OutboxFigures **all;
-	dlist_iter		iter;
-	int				n = 0;
-
-	if (figures_are_sorted)
-		return;
-	all = palloc(sizeof(OutboxFigures *) * nfigures);
-	dlist_foreach(iter, &figures)
-		all[n++] = dlist_container(OutboxFigures, node, iter.cur);
-	qsort(all, n, sizeof(OutboxFigures *), compare_figures);
-	dlist_init(&figures);
-	for (int i = 0; i < n; i++)
-		dlist_push_tail(&figures, &all[i]->node);
-	pfree(all);
-	figures_are_sorted = true;
+	return (uint64) (at / OUTBOX_FIGURES_TIME) << 32 | (uint32) block;
 }
 
 void
 outbox_tally_free_figures(OutboxFigures *f)
 {
+	blocks_delete(blocks, block_key(f->at, f->block));
 	dlist_delete(&f->node);
+	nfigures -= f->n;
+	pfree(f->entries.data);
 	pfree(f);
-	nfigures--;
 }
 
-uint8 *
-outbox_put_entry(uint8 *p, uint32 endpoint_id, const char *tenant, size_t length,
+void
+outbox_put_entry(StringInfo to, uint32 endpoint_id, const char *tenant, size_t length,
 				 const uint8 *counts, size_t size)
 {
-	p = outbox_put_number(p, endpoint_id);
+	uint8 *p;
+
+	enlargeStringInfo(to, (int) (3 * OUTBOX_NUMBER_BYTES + length + size));
+	p = outbox_put_number((uint8 *) to->data + to->len, endpoint_id);
 	p = outbox_put_number(p, (uint32) length);
 	if (length > 0)
 		memcpy(p, tenant, length);
 	p = outbox_put_number(p + length, (uint32) size);
 	memcpy(p, counts, size);
-	return p + size;
+	to->len = (int) (p + size - (uint8 *) to->data);
+}
+
+static OutboxFigures *
+figures_of_block(TimestampTz at, int32 block)
+{
+	bool		   found;
+	BlockEntry	  *entry = blocks_insert(blocks, block_key(at, block), &found);
+	OutboxFigures *f;
+	MemoryContext  old;
+
+	if (found)
+		return entry->figures;
+	old = MemoryContextSwitchTo(tallies_cxt);
+	entry->figures = f = palloc(sizeof(OutboxFigures));
+	f->at = at;
+	f->block = block;
+	f->n = 0;
+	initStringInfo(&f->entries);
+	dlist_push_tail(&figures, &f->node);
+	MemoryContextSwitchTo(old);
+	return f;
 }
 
 static void
 keep_figures(int32 id, const char *tenant, TimestampTz at, const uint8 *counts,
 			 size_t size)
 {
-	size_t		   length = tenant ? strlen(tenant) : 0;
-	OutboxFigures *f = MemoryContextAlloc(tallies_cxt,
-										  offsetof(OutboxFigures, entry) +
-											  OUTBOX_ENTRY_BYTES(length, size));
+	OutboxFigures *f = figures_of_block(at, id / OUTBOX_FIGURES_BLOCK);
 
-	f->size = (int) (outbox_put_entry(f->entry, (uint32) id, tenant, length, counts,
-									  size) -
-					 f->entry);
-	f->endpoint_id = id;
-	f->at = at;
-	dlist_push_tail(&figures, &f->node);
-	figures_are_sorted = false;
+	outbox_put_entry(&f->entries, (uint32) id, tenant, tenant ? strlen(tenant) : 0,
+					 counts, size);
+	f->n++;
 	if (++nfigures > FIGURES_AT_MOST)
 		outbox_tally_free_figures(dlist_head_element(OutboxFigures, node, &figures));
 }
@@ -170,7 +185,7 @@ put_latencies(uint8 *p, const OutboxHistogram *h, TimestampTz at)
 	for (int i = 0; i < OUTBOX_HISTOGRAM_MINUTES; i++)
 		if (h->minute[i] / OUTBOX_HISTOGRAM_MINUTES == at / OUTBOX_FIGURES_TIME)
 			rows[nrows++] = h->count[i];
-	for (int i = 0; i < h->nbuckets; i++)
+	for (int i = h->first; i < h->nbuckets; i++)
 	{
 		int64 n = 0;
 
@@ -196,8 +211,8 @@ end_figures(OutboxEndpoint *ep)
 	if (t->latency)
 		p = put_latencies(p, t->latency, at);
 	p = outbox_put_figure(p, OUTBOX_FIGURE_COUNTER + OUTBOX_COUNT_DELIVERED,
-						  t->delivered - t->figures_base[OUTBOX_COUNT_DELIVERED]);
-	for (int c = OUTBOX_COUNT_DELIVERED + 1; c < OUTBOX_FIGURES; c++)
+						  t->delivered - t->figures_delivered);
+	for (int c = OUTBOX_COUNT_DELIVERED + 1; t->figures_failed && c < OUTBOX_FIGURES; c++)
 		p = outbox_put_figure(p, OUTBOX_FIGURE_COUNTER + c,
 							  t->count[c] - t->figures_base[c]);
 	keep_figures(ep->id, outbox_tenant_name(ep->tenant), at, counts, p - counts);
@@ -245,8 +260,8 @@ begin_figures(OutboxEndpoint *ep, TimestampTz now)
 	t->figures_of = ep;
 	dlist_push_tail(&open_figures, &t->figures_node);
 	t->figures_until = now - now % OUTBOX_FIGURES_TIME + OUTBOX_FIGURES_TIME;
-	memcpy(t->figures_base, t->count, sizeof(t->figures_base));
-	t->figures_base[OUTBOX_COUNT_DELIVERED] = t->delivered;
+	t->figures_delivered = t->delivered;
+	t->figures_failed = false;
 }
 
 /* ------------------------------------------------------------ counters */
@@ -254,7 +269,16 @@ begin_figures(OutboxEndpoint *ep, TimestampTz now)
 void
 outbox_tally_count(OutboxEndpoint *ep, OutboxCounter counter)
 {
-	ep->tally->count[counter]++;
+	OutboxTally *t = ep->tally;
+
+	if (counter < OUTBOX_FIGURES)
+	{
+		begin_figures(ep, GetCurrentTimestamp());
+		if (!t->figures_failed)
+			memcpy(t->figures_base, t->count, sizeof(t->figures_base));
+		t->figures_failed = true;
+	}
+	t->count[counter]++;
 	outbox_count_total(counter, 1);
 }
 
@@ -295,10 +319,7 @@ recent_place(OutboxTally *t, TimestampTz now)
 void
 outbox_tally_failure(OutboxEndpoint *ep, const OutboxOutcome *o)
 {
-	TimestampTz now = GetCurrentTimestamp();
-
-	begin_figures(ep, now);
-	ep->tally->recent_failed[recent_place(ep->tally, now)]++;
+	ep->tally->recent_failed[recent_place(ep->tally, GetCurrentTimestamp())]++;
 	ep->tally->failed_attempts++;
 	outbox_tally_count(ep, failure_class(o));
 }
@@ -306,7 +327,6 @@ outbox_tally_failure(OutboxEndpoint *ep, const OutboxOutcome *o)
 void
 outbox_tally_death(OutboxEndpoint *ep, const char *reason)
 {
-	begin_figures(ep, GetCurrentTimestamp());
 	for (int c = OUTBOX_COUNT_MAX_ATTEMPTS; c <= OUTBOX_COUNT_UNREADABLE; c++)
 		if (strcmp(outbox_counter_names[c].label, reason) == 0)
 			outbox_tally_count(ep, c);
@@ -492,23 +512,26 @@ quarter_doublings(uint64 n)
 void
 outbox_tally_latency(OutboxEndpoint *ep, int64 usec, TimestampTz now)
 {
-	int64 minute = now / USECS_PER_MINUTE;
-	int	  row = minute % OUTBOX_HISTOGRAM_MINUTES;
-	int	  bucket;
+	OutboxHistogram *h;
+	int64			 minute = now / USECS_PER_MINUTE;
+	int				 row = minute % OUTBOX_HISTOGRAM_MINUTES;
+	int				 bucket;
 
 	begin_figures(ep, now);
 	if (ep->tally->latency == NULL)
 		ep->tally->latency = MemoryContextAllocZero(histogram_slab,
 													sizeof(OutboxHistogram));
-	if (ep->tally->latency->minute[row] != minute)
+	h = ep->tally->latency;
+	if (h->minute[row] != minute)
 	{
-		memset(ep->tally->latency->count[row], 0, sizeof(ep->tally->latency->count[row]));
-		ep->tally->latency->minute[row] = minute;
+		memset(h->count[row], 0, sizeof(h->count[row]));
+		h->minute[row] = minute;
 	}
 	bucket = usec <= 1 ? 0 : quarter_doublings((uint64) usec);
 	bucket = Min(bucket, OUTBOX_HISTOGRAM_BUCKETS - 1);
-	ep->tally->latency->count[row][bucket]++;
-	ep->tally->latency->nbuckets = Max(ep->tally->latency->nbuckets, bucket + 1);
+	h->count[row][bucket]++;
+	h->first = h->nbuckets == 0 ? bucket : Min(h->first, bucket);
+	h->nbuckets = Max(h->nbuckets, bucket + 1);
 }
 
 void

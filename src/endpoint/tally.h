@@ -45,7 +45,7 @@ extern void outbox_tally_rest(OutboxEndpoint *ep, TimestampTz now);
 extern void outbox_tally_free(OutboxEndpoint *ep);
 
 /*
- * What an endpoint did in a bucket of figures that has ended.  An entry has its number, the
+ * What endpoints did in a bucket of figures that has ended.  An entry has the number of one, the
  * length of its tenant's name (0: none), the name, the length of its counts, and the counts:
  * a byte that says which, and how many, of each that is not 0.  A number has 7 bits in a byte,
  * the lowest ones first, and the highest bit in all but its last byte.  One entry behind the
@@ -53,13 +53,16 @@ extern void outbox_tally_free(OutboxEndpoint *ep);
  */
 #define OUTBOX_NUMBER_BYTES 5 /* at most */
 
+/* The entries of a row: those of endpoints whose numbers, divided by this, are its block. */
+#define OUTBOX_FIGURES_BLOCK 64 /* outbox.figures() has this number, too */
+
 typedef struct OutboxFigures
 {
-	dlist_node	node;
-	int32		endpoint_id;
-	TimestampTz at; /* its beginning */
-	int			size;
-	uint8		entry[FLEXIBLE_ARRAY_MEMBER];
+	dlist_node	   node;
+	TimestampTz	   at; /* the beginning of the bucket */
+	int32		   block;
+	int			   n; /* entries */
+	StringInfoData entries;
 } OutboxFigures;
 
 static inline uint8 *
@@ -81,10 +84,8 @@ outbox_put_figure(uint8 *p, int which, int64 count)
 	return outbox_put_number(p, (uint32) Min(count, PG_UINT32_MAX));
 }
 
-/* Writes an entry, which takes so many bytes at most. */
-#define OUTBOX_ENTRY_BYTES(length, size) (3 * OUTBOX_NUMBER_BYTES + (length) + (size))
-extern uint8 *outbox_put_entry(uint8 *p, uint32 endpoint_id, const char *tenant,
-							   size_t length, const uint8 *counts, size_t size);
+extern void outbox_put_entry(StringInfo to, uint32 endpoint_id, const char *tenant,
+							 size_t length, const uint8 *counts, size_t size);
 
 /*
  * Which counts there are: buckets of latencies come first, then counters.  The last ones are of
@@ -97,13 +98,11 @@ extern uint8 *outbox_put_entry(uint8 *p, uint32 endpoint_id, const char *tenant,
 #define OUTBOX_FIGURE_MEMORY 255
 
 /*
- * The figures that are to be written.  The second puts them into the order of their times and
- * endpoints.  The third is the end of the oldest open bucket (DT_NOEND: none is open), and the
- * fourth ends the ones whose end is not after a time.  The fifth adds figures of the whole
- * database.
+ * The figures that are to be written.  The second is the end of the oldest open bucket
+ * (DT_NOEND: none is open), and the third ends the ones whose end is not after a time.  The
+ * fourth adds figures of the whole database.
  */
 extern dlist_head *outbox_tally_figures(void);
-extern void		   outbox_tally_sort_figures(void);
 extern TimestampTz outbox_tally_figures_until(void);
 extern void		   outbox_tally_end_open(TimestampTz until);
 extern void		   outbox_tally_look(TimestampTz at, int64 oldest_usec, int64 memory);

@@ -34,7 +34,6 @@
  * transaction. */
 #define GATHER_FOR (1 * USECS_PER_SEC)
 #define AT_ONCE 2000
-#define BLOCK 64 /* endpoints; outbox.figures() has this number, too */
 
 #define LOCKED_AGAIN \
 	(10 * USECS_PER_SEC) /* µs: after a piece that is to be emptied was locked */
@@ -249,9 +248,12 @@ make_hour(TimestampTz before)
 	return MADE_ONE;
 }
 
-/* Returns false if another session has a lock. */
+/*
+ * Puts a row.  Rows of an hour may be of several buckets, so 'written' tells them apart.
+ * Returns false if another session has a lock.
+ */
 static bool
-put_row(Writing *w, int width, TimestampTz at, int block, StringInfo entries)
+put_row(Writing *w, int width, TimestampTz at, const OutboxFigures *f)
 {
 	int			piece = piece_of(w, width, at);
 	OutboxRows *rows;
@@ -260,71 +262,52 @@ put_row(Writing *w, int width, TimestampTz at, int block, StringInfo entries)
 		return false;
 	rows = &w->rows[piece];
 	put_value(rows, TimestampTzGetDatum(at));
-	put_value(rows, TimestampTzGetDatum(w->written));
-	put_value(rows, Int32GetDatum(block));
+	put_value(rows,
+			  TimestampTzGetDatum(w->written + (f->at - at) / OUTBOX_FIGURES_TIME));
+	put_value(rows, Int32GetDatum(f->block));
 	put_value(rows, Int16GetDatum(piece));
 	put_value(rows,
-			  PointerGetDatum(cstring_to_text_with_len(entries->data, entries->len)));
+			  PointerGetDatum(cstring_to_text_with_len(f->entries.data, f->entries.len)));
 	return true;
 }
 
 /*
- * Puts the entries of the next block, from '*next' on, into a row, and into one of their hour
- * if that is made.  Moves '*next' behind them (NULL: there is none), and adds to '*n' how many
- * they were.  Returns false if another session has a lock.
+ * Writes some of the figures, each into its bucket, and into its hour if that is made.
+ * Returns how many blocks these were.  -1: another session has a lock.
  */
-static bool
-put_block(Writing *w, TimestampTz made, dlist_node **next, int *n)
-{
-	const OutboxFigures *first = dlist_container(OutboxFigures, node, *next);
-	int					 block = first->endpoint_id / BLOCK;
-	StringInfoData		 entries;
-
-	initStringInfo(&entries);
-	for (;;)
-	{
-		const OutboxFigures *f = dlist_container(OutboxFigures, node, *next);
-
-		if (f->at != first->at || f->endpoint_id / BLOCK != block)
-			break;
-		appendBinaryStringInfo(&entries, (const char *) f->entry, f->size);
-		++*n;
-		if (!dlist_has_next(outbox_tally_figures(), *next))
-		{
-			*next = NULL;
-			break;
-		}
-		*next = dlist_next_node(outbox_tally_figures(), *next);
-	}
-	return put_row(w, FIVE_MINUTES, first->at, block, &entries) &&
-		(hour_of(first->at) >= made ||
-		 put_row(w, HOURS, hour_of(first->at), block, &entries));
-}
-
-/* Writes some entries, and returns how many.  -1: another session has a lock. */
 static int
 write_some(void)
 {
-	dlist_node *next = dlist_head_node(outbox_tally_figures());
 	Writing		w;
 	TimestampTz made;
-	int			n = 0;
+	dlist_iter	iter;
+	int			nblocks = 0, n = 0;
 
 	if (!begin(&w, RowExclusiveLock))
 		return -1;
 	made = made_until();
-	while (next != NULL && n < AT_ONCE)
-		if (!put_block(&w, made, &next, &n))
+	dlist_foreach(iter, outbox_tally_figures())
+	{
+		const OutboxFigures *f = dlist_container(OutboxFigures, node, iter.cur);
+		TimestampTz			 hour = hour_of(f->at);
+
+		if (n >= AT_ONCE)
+			break;
+		if (!put_row(&w, FIVE_MINUTES, f->at, f) ||
+			(hour < made && !put_row(&w, HOURS, hour, f)))
 		{
 			outbox_txn_abort();
 			return -1;
 		}
+		n += f->n;
+		nblocks++;
+	}
 	for (int i = 0; i < (int) lengthof(w.rows); i++)
 		if (w.rows[i].n > 0)
 			outbox_append_rows(outbox_table_oid(OUTBOX_TABLE_FIGURES_0 + i), &w.rows[i]);
 	OUTBOX_CRASH_POINT("figures.written");
 	commit(&w);
-	return n;
+	return nblocks;
 }
 
 void
@@ -338,7 +321,6 @@ outbox_figures_write(void *arg)
 	outbox_tally_end_open(now);
 	if (dlist_is_empty(outbox_tally_figures()))
 		return;
-	outbox_tally_sort_figures();
 	first = dlist_head_element(OutboxFigures, node, outbox_tally_figures());
 	made = make_hour(hour_of(first->at));
 	if (made == MADE_ALL)
@@ -446,11 +428,8 @@ append_sum(StringInfo result, const Entry *first, int n)
 		add_up(&first[i], sum);
 	for (int i = 0; i < (int) lengthof(sum); i++)
 		p = outbox_put_figure(p, i, (int64) sum[i]);
-	enlargeStringInfo(result,
-					  (int) (OUTBOX_ENTRY_BYTES(first->tenant_length, p - counts)));
-	p = outbox_put_entry((uint8 *) result->data + result->len, first->endpoint_id,
-						 first->tenant, first->tenant_length, counts, p - counts);
-	result->len = (int) (p - (uint8 *) result->data);
+	outbox_put_entry(result, first->endpoint_id, first->tenant, first->tenant_length, counts,
+					 p - counts);
 }
 
 /* figures_sum(entries, wanted, apart): wanted is sorted. */

@@ -201,6 +201,32 @@ with_clock(sub { $node->restart });
 is(sum('delivered', figures('acme', 'NULL', "'300'")), $fives + 3, 'counts in its five minutes');
 is((figures('acme'))[-1]{delivered}, 3, 'and in its hour');
 
+# Two buckets of it are written by one transaction, because nothing could be written before.
+$held = $node->background_psql('postgres');
+$held->query_safe('BEGIN; LOCK TABLE outbox.figures IN SHARE MODE');
+ok(deliver('acme', 2), 'delivered while figures are locked');
+write_clock($clock, $begins + 780 - time);
+ok(deliver('acme', 2), 'and in the next bucket');
+write_clock($clock, $begins + 1080 - time);
+$held->query_safe('ROLLBACK');
+$held->quit;
+write_clock($clock, $begins + 1100 - time);
+ok((wait_until { sum('delivered', figures('acme', 'NULL', "'300'")) == $fives + 7 }), 'both count');
+is((figures('acme'))[-1]{delivered}, 7, 'in their hour, too');
+
+# --- What is given up counts, though nothing is sent
+
+ask("SELECT outbox.create_endpoint('kept', '" . $receiver->url('/status/500') . "', tenant => 'kept', backoff_base => '1 day', backoff_max => '2 days')");
+ask("SELECT outbox.emit('a', '{}', tenant => 'kept') FROM generate_series(1, 3)");
+ok(wait_sql($node, "SELECT retrying = 3 FROM outbox.stats WHERE endpoint = 'kept'"), 'three wait');
+ask("SELECT outbox.pause_endpoint('kept')");
+write_clock($clock, $begins + 1500 - time);
+ok((wait_until { sum('failed_attempts', figures('kept')) == 3 }), 'their bucket has ended');
+ask("SELECT outbox.set_tenant_limits('kept', max_kept => 1)");
+ok(wait_sql($node, "SELECT retrying = 1 FROM outbox.stats WHERE endpoint = 'kept'"), 'two are given up');
+write_clock($clock, $begins + 1900 - time);
+ok((wait_until { sum('deaths.backlog', figures('kept')) == 2 }), 'which a later bucket counts');
+
 # --- What is refused
 
 foreach my $case (
