@@ -146,8 +146,8 @@ typedef struct OutboxHistogram
 {
 	int64  minute[OUTBOX_HISTOGRAM_MINUTES]; /* the minute since 2000 that each row
 											  * counts */
-	int	   first;	 /* buckets before this one are 0 ... */
-	int	   nbuckets; /* ... and from this one on */
+	int	   first;							 /* buckets before this one are 0 ... */
+	int	   nbuckets;						 /* ... and from this one on */
 	uint32 count[OUTBOX_HISTOGRAM_MINUTES][OUTBOX_HISTOGRAM_BUCKETS];
 } OutboxHistogram;
 
@@ -383,11 +383,11 @@ typedef struct OutboxTally
 	char			*last_error;
 
 	/* The open bucket of figures.  A healthy endpoint's end of it reads no more than this. */
-	TimestampTz			   figures_until; /* its end (0: none is open) */
-	struct OutboxEndpoint *figures_of;	  /* this endpoint */
-	dlist_node			   figures_node;  /* open buckets, by their ends */
-	int64 figures_delivered;			  /* what 'delivered' was before it */
-	bool  figures_failed; /* true if it has other counts: 'figures_base' is set */
+	TimestampTz			   figures_until;	  /* its end (0: none is open) */
+	struct OutboxEndpoint *figures_of;		  /* this endpoint */
+	dlist_node			   figures_node;	  /* open buckets, by their ends */
+	int64				   figures_delivered; /* what 'delivered' was before it */
+	bool figures_failed; /* true if it has other counts: 'figures_base' is set */
 
 	int64  recent_second;
 	uint32 recent[60];		  /* deliveries in each of 60 seconds, a ring */

@@ -262,8 +262,7 @@ put_row(Writing *w, int width, TimestampTz at, const OutboxFigures *f)
 		return false;
 	rows = &w->rows[piece];
 	put_value(rows, TimestampTzGetDatum(at));
-	put_value(rows,
-			  TimestampTzGetDatum(w->written + (f->at - at) / OUTBOX_FIGURES_TIME));
+	put_value(rows, TimestampTzGetDatum(w->written + (f->at - at) / OUTBOX_FIGURES_TIME));
 	put_value(rows, Int32GetDatum(f->block));
 	put_value(rows, Int16GetDatum(piece));
 	put_value(rows,
@@ -428,8 +427,8 @@ append_sum(StringInfo result, const Entry *first, int n)
 		add_up(&first[i], sum);
 	for (int i = 0; i < (int) lengthof(sum); i++)
 		p = outbox_put_figure(p, i, (int64) sum[i]);
-	outbox_put_entry(result, first->endpoint_id, first->tenant, first->tenant_length, counts,
-					 p - counts);
+	outbox_put_entry(result, first->endpoint_id, first->tenant, first->tenant_length,
+					 counts, p - counts);
 }
 
 /* figures_sum(entries, wanted, apart): wanted is sorted. */
