@@ -14,7 +14,7 @@ use Test::More;
 use constant WARM_UP => 10;
 use constant HOSTS => 200; # all of them would take more than twice as much
 use constant QUARTER => 4 * 1024; # kB
-use constant NOISE => 512;
+use constant NOISE => 1024;
 
 my $dir = PostgreSQL::Test::Utils::tempdir();
 make_ca($dir, 'authority');
