@@ -349,9 +349,10 @@ add_to_multi(AwsRequest *r, bool ok)
 {
 	if (!ok)
 		return "out of memory";
-	return curl_multi_add_handle(multi, r->easy) == CURLM_OK ?
-		NULL :
-		"libcurl takes no more requests";
+	if (curl_multi_add_handle(multi, r->easy) != CURLM_OK)
+		return "libcurl takes no more requests";
+	timer_at = 0; /* also if it was put off */
+	return NULL;
 }
 
 const char *
@@ -468,6 +469,7 @@ aws_http_step(void)
 		timer_at = NEVER;
 		services.serves(0);
 		act(CURL_SOCKET_TIMEOUT, 0);
+		timer_at = services.rests_timer(timer_at);
 	}
 }
 

@@ -22,7 +22,7 @@ struct OutboxTransport;
 struct sockaddr;
 
 /* Raised with each change of this file.  A library of another version is not used. */
-#define OUTBOX_TRANSPORT_ABI 8
+#define OUTBOX_TRANSPORT_ABI 9
 
 /* An entry of an endpoint's config or credentials.  Text is UTF-8. */
 typedef struct OutboxOption
@@ -282,12 +282,16 @@ typedef struct OutboxServices
 	 * connection or not.  rest_begins: before the request is sent.  rest_leave: it is
 	 * taken from libcurl.  rests_step: in each poll, those whose endpoints have paid go on.
 	 * rests_deadline: when the next poll has to be, in ms of CLOCK_MONOTONIC.
+	 * rests_timer: after libcurl's timer was run, returns when it is to run next, which
+	 * is later than 'at' if libcurl works for requests that rest.  A request that begins
+	 * does not wait for that.
 	 */
 	void (*rest_worked)(OutboxRest *rest, bool connected);
 	void (*rest_begins)(OutboxRest *rest);
 	void (*rest_leave)(OutboxRest *rest);
 	void (*rests_step)(void);
 	int64_t (*rests_deadline)(void);
+	int64_t (*rests_timer)(int64_t at);
 } OutboxServices;
 
 /*

@@ -395,6 +395,7 @@ extern void	   outbox_http_rest_begins(OutboxRest *r);
 extern void	   outbox_http_rest_leave(OutboxRest *r);
 extern void	   outbox_http_rests_step(void);
 extern int64_t outbox_http_rests_deadline(void);
+extern int64_t outbox_http_rests_timer(int64_t at);
 
 /*
  * http_pool.c.

@@ -124,6 +124,7 @@ outbox_http_pool_add(OutboxTransfer *t)
 		return code;
 	t->pool = pool;
 	pool->running++;
+	pool->timer_at = 0; /* also if it was put off (http_rest.c) */
 	return CURLM_OK;
 }
 
@@ -163,6 +164,7 @@ run_timer(OutboxHttpPool *pool, int64 now)
 	pool->timer_at = OUTBOX_HTTP_NEVER;
 	outbox_http_serves(0); /* until a callback says it */
 	outbox_http_pool_act(pool->index, CURL_SOCKET_TIMEOUT, 0, NULL);
+	pool->timer_at = outbox_http_rests_timer(pool->timer_at);
 }
 
 /*

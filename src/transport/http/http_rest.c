@@ -4,6 +4,10 @@
  *
  * Their handles are paused: libcurl neither reads nor writes, and does not wait for the
  * socket.  Timeouts go on.  The sink for AWS uses the same functions, see OutboxServices.
+ *
+ * While more of its answer could be read, libcurl 8.9 to 8.14 sets a timer of 0 ms for a
+ * paused handle again and again.  That would keep a processor busy, and the endpoint owe
+ * the time of it.  So such a timer is put off.
  */
 #include "transport/http/http_internal.h"
 
@@ -11,7 +15,8 @@
 #define LOOK_AT_MAX 256
 
 static OutboxRest resting = {.previous = &resting, .next = &resting};
-static int64	  look_at; /* ms */
+static int64	  look_at;		  /* ms */
+static bool		  worked_in_vain; /* for one that rests, since the timer was run last */
 
 static void (*serves)(int32_t endpoint);
 static bool (*endpoint_worked)(int32_t endpoint);
@@ -35,7 +40,10 @@ push(OutboxRest *r)
 void
 outbox_http_rest_worked(OutboxRest *r, bool connected)
 {
-	if (!endpoint_worked(r->endpoint) || r->rests || !connected)
+	bool owes = endpoint_worked(r->endpoint);
+
+	worked_in_vain = worked_in_vain || r->rests;
+	if (!owes || r->rests || !connected)
 		return;
 	r->paused = true;
 	if (curl_easy_pause(r->easy, CURLPAUSE_ALL) != CURLE_OK)
@@ -107,6 +115,15 @@ outbox_http_rests_deadline(void)
 	return none_rests() ? OUTBOX_HTTP_NEVER : look_at;
 }
 
+int64_t
+outbox_http_rests_timer(int64_t at)
+{
+	if (worked_in_vain)
+		at = Max(at, outbox_http_now() + LOOK_EVERY);
+	worked_in_vain = false;
+	return at;
+}
+
 void
 outbox_http_rest_services(OutboxServices *services, bool (*worked)(int32_t endpoint),
 						  bool (*owes)(int32_t endpoint))
@@ -119,4 +136,5 @@ outbox_http_rest_services(OutboxServices *services, bool (*worked)(int32_t endpo
 	services->rest_leave = outbox_http_rest_leave;
 	services->rests_step = outbox_http_rests_step;
 	services->rests_deadline = outbox_http_rests_deadline;
+	services->rests_timer = outbox_http_rests_timer;
 }

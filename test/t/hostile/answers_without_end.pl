@@ -91,7 +91,7 @@ sub suffers
 	my ($name, $journal, $url, $more, $error) = @_;
 	my $endpoint = 'h' . ++$n;
 	my $fine = () = $receiver->delivered(path => '/ok/fine');
-	my $before = cpu_ticks($worker);
+	my ($begun, $before) = (time, cpu_ticks($worker));
 
 	$receiver->wait_delivered(1 + $fine, path => '/ok/fine');
 	ask("SELECT outbox.create_endpoint('$endpoint', '$url', '{$endpoint}', max_attempts => 1, timeout => '20 s', connect_timeout => '20 s'$more)");
@@ -100,7 +100,9 @@ sub suffers
 	$receiver->wait_delivered($fine + 20, path => '/ok/fine');
 	my $seen = wait_sql($node, "SELECT count(*) > 0 FROM outbox.attempts WHERE endpoint = '$endpoint'");
 	my ($status, $words) = split /\|/, ask("SELECT status_code, error FROM outbox.attempts WHERE endpoint = '$endpoint' LIMIT 1"), 2;
-	note(sprintf '%s: %s %s, %d ticks', $name, $status // '', $words // '', cpu_ticks($worker) - $before);
+	my $ticks = cpu_ticks($worker) - $before;
+	note(sprintf '%s: %s %s, %d ticks', $name, $status // '', $words // '', $ticks);
+	cmp_ok($ticks, '<', 60 + 15 * (time - $begun), "$name: the worker works for a small part of the time");
 	if (defined $error) { like($words, $error, $name) }
 	else                { ok($seen && $status eq '200' || $status eq '204', "$name: delivered, because the status is there") }
 	is(worker_pid($node), $worker, "$name: the worker lives");
