@@ -528,6 +528,7 @@ AS $$
 DECLARE
     f record;
 BEGIN
+    PERFORM outbox.lock_source(name, 'outbox.followed'::regclass, true);
     SELECT o.slot, o.lost, outbox.taken_to(o) AS reached, s.subname, s.subconninfo INTO f
     FROM outbox.followed o LEFT JOIN pg_subscription s ON s.oid = o.subscription OR s.subslotname = o.slot WHERE o.name = name;
     IF NOT FOUND THEN

@@ -358,11 +358,17 @@ outbox_step_passed(OutboxStep step, int32 endpoint_id)
 }
 
 bool
-outbox_step_held(OutboxStep step, int32 endpoint_id)
+outbox_step_held_at(OutboxStep step, int32 endpoint_id, TimestampTz at)
 {
 	const OutboxHold *hold = nholds > 0 ? find(step, endpoint_id) : NULL;
 
-	return hold != NULL && GetCurrentTimestamp() < hold->next_try_at;
+	return hold != NULL && at < hold->next_try_at;
+}
+
+bool
+outbox_step_held(OutboxStep step, int32 endpoint_id)
+{
+	return nholds > 0 && outbox_step_held_at(step, endpoint_id, GetCurrentTimestamp());
 }
 
 bool

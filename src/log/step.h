@@ -78,8 +78,9 @@ extern void outbox_step_hold(OutboxStep step, int32 endpoint_id,
 /* Ends the hold, if there is one.  To be called when the step has worked. */
 extern void outbox_step_passed(OutboxStep step, int32 endpoint_id);
 
-/* True if the step, or its part for the endpoint, must not be tried yet. */
+/* True if the step, or its part for the endpoint, must not be tried yet, or was not at a time. */
 extern bool outbox_step_held(OutboxStep step, int32 endpoint_id);
+extern bool outbox_step_held_at(OutboxStep step, int32 endpoint_id, TimestampTz at);
 
 /*
  * This process ends because a call of a library for the endpoint did not return.  The

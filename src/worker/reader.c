@@ -8,6 +8,7 @@
 #include "base/crash_point.h"
 #include "endpoint/retries.h"
 #include "endpoint/status.h"
+#include "endpoint/window.h"
 #include "log/step.h"
 #include "store/parked.h"
 #include "worker/busy.h"
@@ -215,11 +216,18 @@ outbox_reader_step(dlist_head *busy, bool head, bool news, TimestampTz now,
 		outbox_step_passed(OUTBOX_STEP_PARKED, 0);
 	}
 	outbox_step_blame(0);
+
+	/*
+	 * Reading works again for an endpoint only if it could be read for, and nothing is
+	 * left to be read.  Until then each row is read with care, so the one that failed is
+	 * found.
+	 */
 	dlist_foreach(iter, busy)
 	{
 		OutboxEndpoint *ep = outbox_listed(busy_node, iter.cur);
 
-		if (!is_held(ep))
+		if (!outbox_step_held_at(OUTBOX_STEP_READ, ep->id, now) &&
+			!outbox_window_wants_events(ep, now) && !wants_parked(ep, now))
 			outbox_step_passed(OUTBOX_STEP_READ, ep->id);
 	}
 	return more;

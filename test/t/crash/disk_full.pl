@@ -106,7 +106,7 @@ sub run_the_section
 		}
 		my ($rc, undef, $error) = $node->psql($dbname, $command, on_error_stop => 1);
 		($rc, undef, $error) = $node->psql($dbname, $command, on_error_stop => 1)
-		  if $rc && ($error =~ /could not extend/ || ($may{end} && $may{end}->()));
+		  if $rc && ($error =~ /could not extend/ || ($error =~ /because of crash of another server process/ && $node->poll_query_until($dbname, 'SELECT true')) || ($may{end} && $may{end}->()));
 		if ($rc && $may{wait} && $command =~ $may{wait} && $error =~ /could not write to file/)
 		{
 			push @later, $command;

@@ -80,7 +80,7 @@ unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile), qr/ERROR:  (?!.*stat
 # A damaged row: a chunk of the payload is missing
 SKIP:
 {
-	skip 'pg_surgery is not there', 7
+	skip 'pg_surgery is not there', 8
 	  unless ask("SELECT count(*) FROM pg_available_extensions WHERE name = 'pg_surgery'");
 	ask('CREATE EXTENSION pg_surgery');
 	ask("SELECT outbox.pause_endpoint('ok')");
@@ -94,8 +94,14 @@ SQL
 	my $tids = ask("SELECT array_agg(ctid) FROM $toast"
 		  . " WHERE chunk_id = (SELECT DISTINCT chunk_id FROM $toast ORDER BY 1 OFFSET $chunks - 2 LIMIT 1)");
 	ask("SELECT heap_force_kill('$toast'::regclass, '$tids'::tid[])");
+	# The worker reads for another endpoint all the time, also at the moment when a hold ends.
+	my $offset_before = -s $node->logfile;
+	my $producer = start_producer($node, PostgreSQL::Test::Utils::tempdir() . '/producer', rate => 500, topic => 'slow.n', seconds => 20);
 	ask("SELECT outbox.resume_endpoint('ok')");
 	$receiver->wait_delivered(1, id => $_) foreach @ids[ 0, 2 ];
+	stop_producer($producer);
+	my $holds = () = PostgreSQL::Test::Utils::slurp_file($node->logfile, $offset_before) =~ /step "read" for endpoint \d+ failed/g;
+	is($holds, 1, 'a damaged row: reading fails once for it');
 	pass('a damaged row: those before and after it are delivered');
 	ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.parked WHERE event_id = '$ids[1]' AND status = 'dead' AND reason = 'unreadable'"),
 		'its delivery is dead, and says why');

@@ -130,7 +130,7 @@ fill();
 replace_worker($node);
 $id = emit($node, 'a.three', '{}');
 $receiver->wait_delivered(1, id => $id);
-is(ask("SELECT status FROM outbox.deliveries WHERE event_id = '$id'"), 'delivered', 'delivered, and shown as that');
+wait_status($node, $id, 'delivered', 'delivered, and shown as that');
 
 $node->stop;
 done_testing();
