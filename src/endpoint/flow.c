@@ -35,10 +35,12 @@
 
 /*
  * An evaluation of so many µs holds up others twice as much as shorter ones together.
- * What took longer than any filter may (filter.h) was most likely held up by the machine.
+ * What took longer than any filter may (filter.h) was most likely held up by the machine,
+ * and a machine that is slow is not as slow as HELD_UP.
  */
 #define LONG_WORK 1000
 #define LONGEST_WORK 5000
+#define HELD_UP 20000
 
 static int64 orders; /* of flows that began to wait */
 static int64 slept;	 /* µs of idle time, IDLE_PAYS times */
@@ -296,6 +298,7 @@ all_owe(OutboxFlow *root, int64 usec, TimestampTz clock)
 int64
 outbox_flow_debt(int64 usec)
 {
+	usec = Min(usec, HELD_UP);
 	return usec + usec * Min(usec, LONGEST_WORK) / LONG_WORK;
 }
 

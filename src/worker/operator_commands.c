@@ -33,6 +33,9 @@
 #define BATCH 200
 #define BATCH_TIME (5 * 1000)
 
+/* A batch that took more than so many µs was held up by the disk or the machine. */
+#define BATCH_LONGEST (50 * 1000)
+
 static bool		   careful;				/* true if each is tried by itself, because
 										 * together they failed */
 static TimestampTz retry_at = DT_NOEND; /* when a command that was set aside is tried
@@ -501,13 +504,13 @@ together(Command *commands, int n)
 /*
  * The endpoints owe the time since 'begun', each its part, with the settle that was made for
  * these commands.  Others wait for the whole of it, so a wait for the disk or a processor
- * counts, too.
+ * counts, too, but not a long one.
  */
 static void
 charge_all(const Command *commands, int n, TimestampTz begun)
 {
 	TimestampTz now = GetCurrentTimestamp();
-	int64		usec = Max(now - begun, 0);
+	int64		usec = Min(Max(now - begun, 0), BATCH_LONGEST);
 	int			done = 0;
 
 	for (int i = 0; i < n; i++)
