@@ -334,6 +334,7 @@ outbox_scheduled_step(void *arg)
 {
 	TimestampTz now = *(TimestampTz *) arg;
 	TimestampTz due;
+	TimestampTz begun;
 	bool		look;
 	bool		stuck = false;
 
@@ -359,7 +360,10 @@ outbox_scheduled_step(void *arg)
 		set_first(DT_NOBEGIN);
 	else if (due <= first_time)
 		set_first(due);
+	begun = GetCurrentTimestamp();
 	find_first();
+	if (look)
+		rested_at = outbox_step_rest(begun, READ_REST_FACTOR);
 	if (first_time <= now)
 	{
 		stuck = move_due(now) == 0;
@@ -373,12 +377,6 @@ outbox_scheduled_step(void *arg)
 	if (stuck)
 		again_at = now + OUTBOX_RETRY_LOCKS_AFTER;
 	if (look)
-	{
-		TimestampTz then = GetCurrentTimestamp();
-
-		rested_at = then + (then - now) * READ_REST_FACTOR;
-		look_at = then +
-			Max(outbox_wakeup_interval * INT64CONST(1000),
-				(then - now) * READ_REST_FACTOR);
-	}
+		look_at = Max(rested_at,
+					  GetCurrentTimestamp() + outbox_wakeup_interval * INT64CONST(1000));
 }

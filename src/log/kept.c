@@ -28,6 +28,7 @@
 #include "base/crash_point.h"
 #include "base/query.h"
 #include "log/kept.h"
+#include "log/step.h"
 #include "log/transaction.h"
 #include "server/shares.h"
 
@@ -65,14 +66,6 @@ outbox_kept_init(void)
 	copying = false;
 	copy_at = tidy_at = DT_NOEND;
 	tidied = 0;
-}
-
-static TimestampTz
-after_rest(TimestampTz begun)
-{
-	TimestampTz now = GetCurrentTimestamp();
-
-	return now + Max(now - begun, 0) * REST;
 }
 
 /*
@@ -219,7 +212,7 @@ outbox_kept_copy_rest(int piece)
 	outbox_txn_commit();
 	copying = true;
 	copied = from;
-	copy_at = after_rest(begun);
+	copy_at = outbox_step_rest(begun, REST);
 	return false;
 }
 
@@ -245,7 +238,7 @@ outbox_kept_copy(int piece)
 	outbox_txn_commit();
 	copying = true;
 	copied = from;
-	copy_at = after_rest(begun);
+	copy_at = outbox_step_rest(begun, REST);
 }
 
 void
@@ -353,5 +346,5 @@ outbox_kept_tidy(void *unused)
 	OUTBOX_CRASH_POINT("tidy.deleted");
 	outbox_txn_commit();
 	tidied = last;
-	tidy_at = tidied == 0 ? DT_NOEND : after_rest(begun);
+	tidy_at = tidied == 0 ? DT_NOEND : outbox_step_rest(begun, REST);
 }

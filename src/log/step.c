@@ -40,6 +40,9 @@
 #define FIRST_STUCK (60 * USECS_PER_SEC)
 #define LONGEST_STUCK USECS_PER_HOUR
 
+/* µs: work of a step in one go.  What took longer was held up by the disk or the machine. */
+#define LONGEST_WORK USECS_PER_SEC
+
 static const char *const step_names[OUTBOX_STEPS] = {
 	[OUTBOX_STEP_SCHEDULE] = "schedule",
 	[OUTBOX_STEP_READ] = "read",
@@ -398,6 +401,14 @@ outbox_step_reading_failed(void)
 				break;
 		}
 	return false;
+}
+
+TimestampTz
+outbox_step_rest(TimestampTz begun, int times)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	return now + Min(Max(now - begun, 0), LONGEST_WORK) * times;
 }
 
 void

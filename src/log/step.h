@@ -98,6 +98,12 @@ extern void		   outbox_step_not_stuck(int32 endpoint_id);
 /* True if a step has failed for the endpoint and has not succeeded since. */
 extern bool outbox_step_failed_for(int32 endpoint_id);
 
+/*
+ * Returns until when the worker does other work than that of a step, which has worked since
+ * 'begun': for so many times as long.
+ */
+extern TimestampTz outbox_step_rest(TimestampTz begun, int times);
+
 /* Puts a step on hold because another session has a lock on this table. */
 extern void outbox_step_hold_locked(OutboxStep step, const char *table);
 

@@ -10,6 +10,7 @@
  */
 #include "base/outbox.h"
 
+#include "log/step.h"
 #include "worker/command_pass.h"
 #include "worker/loop.h"
 #include "worker/roster.h"
@@ -224,10 +225,8 @@ outbox_command_pass_place(void)
 void
 outbox_command_pass_read(TimestampTz began)
 {
-	TimestampTz now = GetCurrentTimestamp();
-
 	if (pass.place.endpoint_id == 0)
-		pass.rested_at = now + (now - began) * REST_FACTOR;
+		pass.rested_at = outbox_step_rest(began, REST_FACTOR);
 }
 
 bool

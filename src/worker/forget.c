@@ -19,6 +19,7 @@
 #include "endpoint/operator.h"
 #include "endpoint/window.h"
 #include "log/forgotten.h"
+#include "log/step.h"
 #include "log/transaction.h"
 #include "server/wakeup.h"
 #include "store/attempts.h"
@@ -414,8 +415,8 @@ begin_pass(int64 id)
 	pass.id = id;
 }
 
-/* Carries out the next slice.  Returns the µs of rest after it. */
-static int64
+/* Carries out the next slice.  Returns when the one after it may begin. */
+static TimestampTz
 go_on(const OutboxForget *f, TimestampTz begun)
 {
 	Removed r = {0};
@@ -433,18 +434,18 @@ go_on(const OutboxForget *f, TimestampTz begun)
 			break;
 		case STAGE_END:
 			if (commands_wait())
-				return AGAIN_AFTER;
+				return begun + AGAIN_AFTER;
 			if (!pass.changed)
 			{
 				complete(f);
 				begin_pass(0);
-				return AGAIN_AFTER;
+				return begun + AGAIN_AFTER;
 			}
 			begin_pass(f->id);
-			return AGAIN_AFTER;
+			return begun + AGAIN_AFTER;
 	}
 	count(f, &r);
-	return Max(GetCurrentTimestamp() - begun, 0) * REST;
+	return outbox_step_rest(begun, REST);
 }
 
 void
@@ -453,7 +454,7 @@ outbox_forget_run(void *arg)
 	TimestampTz			now = *(TimestampTz *) arg;
 	int					n;
 	const OutboxForget *list = outbox_forgotten_list(&n);
-	int64				rest;
+	TimestampTz			again;
 
 	next_at = now + AGAIN_AFTER;
 	if (n == 0 || !copies_are_gone(&list[0]) || !outbox_txn_begin(true))
@@ -468,9 +469,9 @@ outbox_forget_run(void *arg)
 	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_KEPT_EVENTS);
 	if (pass.id != list[0].id)
 		begin_pass(list[0].id);
-	rest = go_on(&list[0], now);
+	again = go_on(&list[0], now);
 	outbox_txn_commit();
-	next_at = now + rest;
+	next_at = again;
 }
 
 /* Memory may be ahead of the tables. */

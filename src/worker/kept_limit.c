@@ -26,6 +26,7 @@
 #include "endpoint/subscribers.h"
 #include "endpoint/tenant.h"
 #include "log/kept.h"
+#include "log/step.h"
 #include "log/transaction.h"
 #include "worker/kept_limit.h"
 #include "worker/loop.h"
@@ -423,7 +424,6 @@ outbox_kept_limit_run(void *arg)
 {
 	TimestampTz now = *(TimestampTz *) arg;
 	TimestampTz begun = GetCurrentTimestamp();
-	TimestampTz ended;
 	bool		more = false;
 	int			i;
 
@@ -447,8 +447,7 @@ outbox_kept_limit_run(void *arg)
 		gives_up = false;
 		outbox_kept_released();
 	}
-	ended = GetCurrentTimestamp();
-	look_at = ended + Max(ended - begun, 0) * REST;
+	look_at = outbox_step_rest(begun, REST);
 	if (i == outbox_loop.roster.n)
 		look_at = Max(look_at, begun + (more ? AGAIN_AFTER : LOOK_EVERY));
 }

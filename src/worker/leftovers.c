@@ -300,14 +300,6 @@ begin(TimestampTz *again)
 	return true;
 }
 
-static void
-rest(TimestampTz *until, TimestampTz begun)
-{
-	TimestampTz now = GetCurrentTimestamp();
-
-	*until = now + Max(now - begun, 0) * REST;
-}
-
 /* Deletes rows of endpoints that are not served, in one transaction. */
 static void
 run_small(TimestampTz now)
@@ -375,7 +367,7 @@ outbox_leftovers_run_dropped(void *arg)
 		if (GetCurrentTimestamp() - now >= SLICE_TIME)
 			break;
 	}
-	rest(&dropped_at, now);
+	dropped_at = outbox_step_rest(now, REST);
 }
 
 /* ---------------------------------------------------------------- moved */
@@ -463,7 +455,7 @@ outbox_leftovers_run_moved(void *arg)
 		if (GetCurrentTimestamp() - now >= SLICE_TIME)
 			break;
 	}
-	rest(&moved_at, now);
+	moved_at = outbox_step_rest(now, REST);
 }
 
 /* ---------------------------------------------------------------- steps */

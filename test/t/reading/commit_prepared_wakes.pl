@@ -38,5 +38,27 @@ ask("COMMIT PREPARED 'old'");
 $receiver->wait_delivered(1, id => $id);
 pass('prepared before a restart: delivered at once');
 
+# The first look at the scheduled events is held up, as by a disk that stands still
+ask(<<'SQL');
+CREATE FUNCTION public.stall() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN
+    PERFORM pg_sleep(2);
+    RETURN NULL;
+END $$;
+CREATE TRIGGER stall BEFORE DELETE ON outbox.scheduled FOR EACH STATEMENT EXECUTE FUNCTION public.stall();
+ALTER SYSTEM SET outbox.enabled = off;
+SQL
+$node->reload;
+ok(wait_sql($node, "SELECT state = 'disabled' FROM outbox.status"), 'nothing is moved');
+$id = ask("SELECT outbox.emit('plain.four', '{}', deliver_at => clock_timestamp() + interval '10 ms')");
+ask('ALTER SYSTEM RESET outbox.enabled');
+$node->restart;
+$receiver->wait_delivered(1, id => $id);
+ask('DROP TRIGGER stall ON outbox.scheduled');
+$id = ask("BEGIN; SELECT outbox.emit('prepared.six', '{}', deliver_at => clock_timestamp() + interval '1 s'); PREPARE TRANSACTION 'after'");
+ask("COMMIT PREPARED 'after'");
+$receiver->wait_delivered(1, id => $id);
+pass('a scheduled event after a look that was held up: delivered when it is due');
+
 $node->stop;
 done_testing();
