@@ -132,8 +132,8 @@ typedef struct OutboxOutcome
 	 */
 	int			lost;
 	const char *lost_words;
-	const char *lacks; /* the missing resource, static text; NULL: the link, which is
-						* not up then, and says itself when it is */
+	const char *lacks; /* the missing resource, static text; NULL: nothing lacks any more,
+						* or the link, which then says itself when it is up */
 	/* Seconds from now for which the receiver asks to wait; -1: it does not ask. */
 	int64_t		  retry_after;
 	int			  status; /* the protocol's own number, for views; 0: none */

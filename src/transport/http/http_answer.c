@@ -57,6 +57,8 @@ take_whole(OutboxTransfer *t, CURLcode code)
 	OutboxOutcome *o = &t->outcome;
 
 	o->result = OUTBOX_RESULT_UNKNOWN;
+	if (outbox_http_was_held_up(t, code))
+		return;
 	if (t->answer_len > OUTBOX_ANSWER_MAX)
 		snprintf(o->error, sizeof(o->error),
 				 "the answer to the batch is longer than %d bytes", OUTBOX_ANSWER_MAX);

@@ -6,6 +6,18 @@
 
 #include <errno.h>
 
+#define HELD_UP \
+	"the worker was held up until after the timeout, and has not read the answer"
+
+/*
+ * A poll that comes so many ms too late finds requests whose timeouts have ended meanwhile.
+ * libcurl looks at the time before it reads, and their answers may have come.
+ */
+#define LATE 1000
+
+static int64 held_from = OUTBOX_HTTP_NEVER; /* ms, of the last such poll */
+static int64 held_until;
+
 const char outbox_http_public[] = "public";
 
 void
@@ -80,10 +92,39 @@ explain_no_connection(OutboxTransfer *t)
 	}
 }
 
+static int
+timeout_of(const OutboxTransfer *t)
+{
+	return t->connected ? t->timeout : Min(t->connect_timeout, t->timeout);
+}
+
+void
+outbox_http_polled_late(int64 due, int64 now)
+{
+	if (now - due <= LATE)
+		return;
+	held_from = due - LATE; /* libcurl's timers end a little later */
+	held_until = now;
+}
+
+bool
+outbox_http_was_held_up(OutboxTransfer *t, CURLcode code)
+{
+	int64 ends = t->begun_at + timeout_of(t);
+
+	if (code != CURLE_OPERATION_TIMEDOUT || ends < held_from || ends > held_until)
+		return false;
+	outbox_http_not_sent(t, NULL);
+	strlcpy(t->outcome.error, HELD_UP, sizeof(t->outcome.error));
+	t->outcome.lost = t->sent;
+	t->outcome.lost_words = HELD_UP ", and it was sent again";
+	return true;
+}
+
 static void
 explain_timeout(OutboxTransfer *t)
 {
-	int ms = t->connected ? t->timeout : Min(t->connect_timeout, t->timeout);
+	int ms = timeout_of(t);
 
 	snprintf(t->outcome.error, sizeof(t->outcome.error), "timed out after %g s%s",
 			 ms / 1000.0,
@@ -188,6 +229,8 @@ outbox_http_explain(OutboxTransfer *t, CURLcode code)
 		return;
 	else if (failure == OUTBOX_FAILURE_CONNECT)
 		explain_no_connection(t);
+	else if (outbox_http_was_held_up(t, code))
+		return;
 	else if (failure == OUTBOX_FAILURE_TIMEOUT)
 		explain_timeout(t);
 	else if (failure == OUTBOX_FAILURE_TLS && !t->connected &&
