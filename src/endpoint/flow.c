@@ -35,7 +35,7 @@
 
 /*
  * An evaluation of so many µs holds up others twice as much as shorter ones together.
- * What took longer than any filter may (filter.h) was most likely held up by the machine,
+ * A longer time than any filter may take (filter.h) was most likely held up by the machine,
  * and a machine that is slow is not as slow as HELD_UP.
  */
 #define LONG_WORK 1000

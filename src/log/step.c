@@ -40,7 +40,7 @@
 #define FIRST_STUCK (60 * USECS_PER_SEC)
 #define LONGEST_STUCK USECS_PER_HOUR
 
-/* µs: work of a step in one go.  What took longer was held up by the disk or the machine. */
+/* µs: work of a step in one go.  A longer time is that of the disk or the machine. */
 #define LONGEST_WORK USECS_PER_SEC
 
 static const char *const step_names[OUTBOX_STEPS] = {
@@ -407,7 +407,6 @@ TimestampTz
 outbox_step_rest(TimestampTz begun, int times)
 {
 	TimestampTz now = GetCurrentTimestamp();
-
 	return now + Min(Max(now - begun, 0), LONGEST_WORK) * times;
 }
 
