@@ -8,8 +8,7 @@
  * process.  A copy is in shared memory, for outbox.held_steps and for the next process
  * of this worker.  So a step that made the process end stays on hold.
  *
- * A step changes the worker's memory only after its commit, or in a way that can be
- * repeated.
+ * A step changes the worker's memory only after its commit, or so that it can be repeated.
  */
 #include "base/outbox.h"
 
@@ -407,6 +406,7 @@ TimestampTz
 outbox_step_rest(TimestampTz begun, int times)
 {
 	TimestampTz now = GetCurrentTimestamp();
+
 	return now + Min(Max(now - begun, 0), LONGEST_WORK) * times;
 }
 
