@@ -2,11 +2,11 @@
  * step.c
  *	  Owns the steps of a worker that failed: until when each is on hold, and why.
  *
- * An SQL error in one step must not stop the others.  So each step's transaction is
- * run here.  Its error is caught, the transaction is aborted, and the step is tried
- * again after a time that doubles with each failure.  The list is kept in this
- * process.  A copy is in shared memory, for outbox.held_steps and for the next process
- * of this worker.  So a step that made the process end stays on hold.
+ * An SQL error in one step must not stop the others.  So each step's transaction is run
+ * here.  Its error is caught, the transaction is aborted, and the step is tried again after
+ * a time that doubles with each failure.  The list is kept in this process.  A copy is in
+ * shared memory, for outbox.held_steps and for the worker's next process.  So a step that
+ * made the process end stays on hold.
  *
  * A step changes the worker's memory only after its commit, or so that it can be repeated.
  */
@@ -89,10 +89,7 @@ is_same(const OutboxHold *a, const OutboxHold *b)
 		a->endpoint_id == b->endpoint_id;
 }
 
-/*
- * Copies a hold to shared memory, or removes it there.  If there is no space, the step
- * is still on hold.
- */
+/* Copies a hold to shared memory, or removes it.  Without space there, it holds as well. */
 static void
 publish(const OutboxHold *hold, bool over)
 {
