@@ -9,6 +9,7 @@
  */
 #include "base/outbox.h"
 
+#include "endpoint/filter.h"
 #include "endpoint/flow.h"
 
 #define flow_of(n) pairingheap_container(OutboxFlow, node, n)
@@ -39,7 +40,7 @@
  * and a machine that is slow is not as slow as HELD_UP.
  */
 #define LONG_WORK 1000
-#define LONGEST_WORK 5000
+#define LONGEST_WORK OUTBOX_FILTER_MAX_TIME
 #define HELD_UP 20000
 
 static int64 orders; /* of flows that began to wait */

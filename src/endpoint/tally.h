@@ -53,7 +53,7 @@ extern void outbox_tally_free(OutboxEndpoint *ep);
  */
 #define OUTBOX_NUMBER_BYTES 5 /* at most */
 
-/* The entries of a row: those of endpoints whose numbers, divided by this, are its block. */
+/* A row has the entries of endpoints whose numbers, divided by this, are its block. */
 #define OUTBOX_FIGURES_BLOCK 64 /* outbox.figures() has this number, too */
 
 typedef struct OutboxFigures
