@@ -41,14 +41,15 @@
 #define CONNECTION_LIFE_MAX 300L /* s; an old DNS answer is used no longer */
 #define NEVER (-1)
 
-static OutboxServices services;
-static CURLM		 *multi;
-static int			  epoll_fd = -1;
-static long long	  timer_at = NEVER; /* ms */
-static char			 *ca_file;
-static bool			  only_tls_1_3;
-static unsigned		  generation; /* of these two */
-static AwsRequest	 *unused;
+static OutboxServices  services;
+static CURLM		  *multi;
+static int			   epoll_fd = -1;
+static long long	   timer_at = NEVER; /* ms */
+static OutboxCurlPolls polls;
+static char			  *ca_file;
+static bool			   only_tls_1_3;
+static unsigned		   generation; /* of these two */
+static AwsRequest	  *unused;
 
 /* The limit that the last such peer exceeded, in words, and whose request that was */
 static const char *exceeded;
@@ -345,9 +346,16 @@ prepare(AwsRequest *r, bool encrypted)
 }
 
 static const char *
-add_to_multi(AwsRequest *r, bool ok)
+add_to_multi(AwsRequest *r, int connect_timeout, int timeout, bool ok)
 {
-	if (!ok)
+	int64_t now = sink_now_ms();
+
+	r->ends_at[true] = now + timeout;
+	r->ends_at[false] = now + (connect_timeout < timeout ? connect_timeout : timeout);
+	if (!ok ||
+		curl_easy_setopt(r->easy, CURLOPT_CONNECTTIMEOUT_MS, (long) connect_timeout) !=
+			CURLE_OK ||
+		curl_easy_setopt(r->easy, CURLOPT_TIMEOUT_MS, (long) timeout) != CURLE_OK)
 		return "out of memory";
 	if (curl_multi_add_handle(multi, r->easy) != CURLM_OK)
 		return "libcurl takes no more requests";
@@ -377,10 +385,8 @@ aws_http_start(AwsRequest *r, const AwsTarget *t, const AwsKeys *keys,
 	SET(CURLOPT_HTTPHEADER, r->headers);
 	SET(CURLOPT_POSTFIELDS, r->body.data);
 	SET(CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t) r->body.len);
-	SET(CURLOPT_CONNECTTIMEOUT_MS, (long) connect_timeout);
-	SET(CURLOPT_TIMEOUT_MS, (long) timeout);
 #undef SET
-	return add_to_multi(r, ok);
+	return add_to_multi(r, connect_timeout, timeout, ok);
 }
 
 const char *
@@ -408,10 +414,8 @@ aws_http_start_plain(AwsRequest *r, const AwsPlain *plain)
 		SET(CURLOPT_HTTPGET, 1L);
 		SET(CURLOPT_CUSTOMREQUEST, plain->method);
 	}
-	SET(CURLOPT_CONNECTTIMEOUT_MS, (long) plain->connect_timeout);
-	SET(CURLOPT_TIMEOUT_MS, (long) plain->timeout);
 #undef SET
-	return add_to_multi(r, ok);
+	return add_to_multi(r, plain->connect_timeout, plain->timeout, ok);
 }
 
 /* ------------------------------------------------------------- the loop */
@@ -461,6 +465,7 @@ aws_http_step(void)
 	struct epoll_event events[64];
 	int				   n = epoll_wait(epoll_fd, events, 64, 0);
 
+	outbox_curl_polled(&polls, sink_now_ms());
 	services.rests_step();
 	for (int i = 0; i < n; i++)
 		on_event(&events[i]);
@@ -471,6 +476,7 @@ aws_http_step(void)
 		act(CURL_SOCKET_TIMEOUT, 0);
 		timer_at = services.rests_timer(timer_at);
 	}
+	polls.due_at = sink_now_ms();
 }
 
 long
@@ -481,6 +487,7 @@ aws_http_timeout(void)
 
 	if (timer_at != NEVER && timer_at < at)
 		at = timer_at;
+	outbox_curl_next_poll(&polls, at);
 	if (at == INT64_MAX)
 		return -1;
 	wait = at - sink_now_ms();
@@ -511,7 +518,13 @@ static void
 explain(const AwsRequest *r, CURLcode code, AwsEnd *end)
 {
 	end->failure = failure_of(r, code);
-	if (r->refused && r->metadata)
+	if (outbox_curl_held_up(&polls, code, r->ends_at[r->connected]))
+	{
+		end->failure = OUTBOX_FAILURE_INTERNAL;
+		end->lost = OUTBOX_HELD_UP_LOST;
+		snprintf(end->words, sizeof(end->words), OUTBOX_HELD_UP);
+	}
+	else if (r->refused && r->metadata)
 		snprintf(end->words, sizeof(end->words), "%s is %s", r->address, r->refused);
 	else if (r->refused)
 		snprintf(end->words, sizeof(end->words),

@@ -25,7 +25,8 @@ struct AwsRequest
 	bool			   plain;	 /* it is not signed */
 	bool			   metadata; /* it is for a metadata service, and goes to no other */
 	bool			   connected;
-	int				   sent; /* so often, by libcurl */
+	int64_t			   ends_at[2]; /* ms: its timeout, before it is connected and after */
+	int				   sent;	   /* so often, by libcurl */
 	AwsText			   answer;
 	bool			   too_long;
 	bool			   coded;	 /* with a transfer coding other than chunked */
@@ -42,6 +43,7 @@ typedef struct AwsEnd
 	int			  status; /* 0: there is no answer */
 	int			  sent;	  /* so often: libcurl sends it again if a connection ends */
 	OutboxFailure failure;
+	const char	 *lost; /* why it does not count though it was sent, static text */
 	char		  words[200];
 } AwsEnd;
 

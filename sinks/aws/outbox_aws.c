@@ -111,10 +111,12 @@ report(OutboxTransfer *t, OutboxOutcome *o)
 	o->duration = sink_now_ms() - t->started_ms;
 	/* Each request has a row: the last one by this outcome, unless that is none. */
 	o->lost = t->requests - (o->result != OUTBOX_RESULT_UNAVAILABLE && t->requests > 0);
-	o->lost_words = o->result == OUTBOX_RESULT_UNAVAILABLE ?
-		"the service did not take it, and it is sent again" :
-		t->alone ? "its request was refused, and it was sent again alone" :
-				   "the connection was closed before the answer, and it was sent again";
+	if (o->lost_words == NULL)
+		o->lost_words = o->result == OUTBOX_RESULT_UNAVAILABLE ?
+			"the service did not take it, and it is sent again" :
+			t->alone ?
+			"its request was refused, and it was sent again alone" :
+			"the connection was closed before the answer, and it was sent again";
 	free_transfer(t);
 	if (delivery)
 		services.done(delivery, o);
@@ -229,6 +231,7 @@ end_together(Batch *b, const AwsEnd *end, const AwsAnswer *a, AwsMeaning meaning
 			continue;
 		}
 		o = new_outcome(OUTBOX_RESULT_UNAVAILABLE, end->status);
+		o->lost_words = end->lost;
 		if (timed_out || (blames_events && b->n == 1))
 		{
 			o->result = meaning == AWS_BAD_EVENT ? OUTBOX_RESULT_ABORT :

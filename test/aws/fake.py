@@ -183,6 +183,7 @@ class Handler(QuietHandler):
                       "headers": dict(self.headers.items()), "body": base64.b64encode(body).decode() if len(body) < 5000 else None,
                       "authorization": self.headers.get("Authorization"),
                       "failed": [bool(failure(service, e, rule)) for e in entries]})
+        time.sleep(rule.get("late", 0))
         if rule.get("hang"):
             time.sleep(rule["hang"])
         if rule.get("close") or rule.get("hang"):

@@ -40,7 +40,6 @@ static dlist_head	   answered = DLIST_STATIC_INIT(answered);
 static dlist_head	   reading = DLIST_STATIC_INIT(reading); /* until the body ends */
 static int64		   polled_at; /* ms: end of the last poll */
 static int64		   asked_at;  /* ms: end of the worker's work then; 0: it goes on */
-static int64		   due_at;	  /* ms: of the next poll */
 
 /* The headers are complete, so the status is final. */
 static void
@@ -396,7 +395,7 @@ http_poll(void)
 	int64 until = now + Min(POLL_TIME + POLL_SHARE * rest, POLL_TIME_MAX);
 	bool  more = true;
 
-	outbox_http_polled_late(due_at, now);
+	outbox_curl_polled(&outbox_http_polls, now);
 	outbox_http_rests_step();
 	for (int round = 0; round == 0 || (round < ROUNDS_MAX && outbox_http_now() <= until);
 		 round++)
@@ -418,7 +417,7 @@ http_poll(void)
 			break;
 	}
 	outbox_http_pools_flush(); /* requests started last do not wait for the next poll */
-	polled_at = due_at = outbox_http_now();
+	polled_at = outbox_http_polls.due_at = outbox_http_now();
 	asked_at = 0;
 }
 
@@ -441,7 +440,7 @@ http_timeout(void)
 	at = Min(at, outbox_http_lookups_deadline());
 	at = Min(at, outbox_http_targets_deadline());
 	at = Min(at, outbox_http_rests_deadline());
-	due_at = Max(at, polled_at);
+	outbox_curl_next_poll(&outbox_http_polls, at);
 	if (at == OUTBOX_HTTP_NEVER)
 		return -1;
 	return at <= now ? 0 : (long) Min(at - now, PG_INT32_MAX);

@@ -6,17 +6,7 @@
 
 #include <errno.h>
 
-#define HELD_UP \
-	"the worker was held up until after the timeout, and has not read the answer"
-
-/*
- * A poll that comes so many ms too late finds requests whose timeouts have ended meanwhile.
- * libcurl looks at the time before it reads, and their answers may have come.
- */
-#define LATE 1000
-
-static int64 held_from = OUTBOX_HTTP_NEVER; /* ms, of the last such poll */
-static int64 held_until;
+OutboxCurlPolls outbox_http_polls;
 
 const char outbox_http_public[] = "public";
 
@@ -98,26 +88,15 @@ timeout_of(const OutboxTransfer *t)
 	return t->connected ? t->timeout : Min(t->connect_timeout, t->timeout);
 }
 
-void
-outbox_http_polled_late(int64 due, int64 now)
-{
-	if (now - due <= LATE)
-		return;
-	held_from = due - LATE; /* libcurl's timers end a little later */
-	held_until = now;
-}
-
 bool
 outbox_http_was_held_up(OutboxTransfer *t, CURLcode code)
 {
-	int64 ends = t->begun_at + timeout_of(t);
-
-	if (code != CURLE_OPERATION_TIMEDOUT || ends < held_from || ends > held_until)
+	if (!outbox_curl_held_up(&outbox_http_polls, code, t->begun_at + timeout_of(t)))
 		return false;
 	outbox_http_not_sent(t, NULL);
-	strlcpy(t->outcome.error, HELD_UP, sizeof(t->outcome.error));
+	strlcpy(t->outcome.error, OUTBOX_HELD_UP, sizeof(t->outcome.error));
 	t->outcome.lost = t->sent;
-	t->outcome.lost_words = HELD_UP ", and it was sent again";
+	t->outcome.lost_words = OUTBOX_HELD_UP_LOST;
 	return true;
 }
 

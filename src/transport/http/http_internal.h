@@ -274,20 +274,19 @@ extern bool outbox_http_set_timeouts(OutboxTransfer *t, int connect_timeout, int
  * http_failure.c.  fail and explain store a failure in t->outcome.  not_sent: the transfer
  * could not be, for a lack of our own, which a static text names.  is_lack is true for an
  * errno that means one.  is_lost is true if nothing of an answer has come, and the cause
- * is a connection that others have used before, or a stream that was refused.  polled_late
- * notes that a poll was due at 'due'.  was_held_up is true if the request's timeout ended
- * between these times of a poll that was late: then it counts as not sent.  public is
- * the name for the range of a public address, which needs TLS.
+ * is a connection that others have used before, or a stream that was refused.
+ * was_held_up is true if the request's timeout ended while a poll was late: then it counts
+ * as not sent.  public is the name for the range of a public address, which needs TLS.
  */
 #define OUTBOX_HTTP_SENT_AGAIN 5 /* times at most, by libcurl or by us */
 #define OUTBOX_LACKS_MEMORY "out of memory"
 #define OUTBOX_LACKS_FILE "the process can open no more files"
-extern const char outbox_http_public[];
-extern void		  outbox_http_not_sent(OutboxTransfer *t, const char *lacks);
-extern bool		  outbox_http_is_lack(int error);
-extern bool		  outbox_http_is_lost(const OutboxTransfer *t, CURLcode code);
-extern void		  outbox_http_polled_late(int64 due, int64 now);
-extern bool		  outbox_http_was_held_up(OutboxTransfer *t, CURLcode code);
+extern const char	   outbox_http_public[];
+extern void			   outbox_http_not_sent(OutboxTransfer *t, const char *lacks);
+extern bool			   outbox_http_is_lack(int error);
+extern bool			   outbox_http_is_lost(const OutboxTransfer *t, CURLcode code);
+extern OutboxCurlPolls outbox_http_polls; /* written by http.c */
+extern bool			   outbox_http_was_held_up(OutboxTransfer *t, CURLcode code);
 extern void outbox_http_fail(OutboxTransfer *t, OutboxFailure failure, const char *words,
 							 const char *detail);
 extern void outbox_http_explain(OutboxTransfer *t, CURLcode code);
