@@ -175,28 +175,15 @@ outbox_worker_slot_no_extension(void)
 	LWLockRelease(outbox_shared->lock);
 }
 
-static const char *
-state_name(OutboxWorkerState state)
-{
-	switch (state)
-	{
-		case OUTBOX_WORKER_NONE:
-			return "no_worker";
-		case OUTBOX_WORKER_STARTING:
-			return "starting";
-		case OUTBOX_WORKER_RUNNING:
-			return "running";
-		case OUTBOX_WORKER_STUCK:
-			return "stuck";
-		case OUTBOX_WORKER_DISABLED:
-			return "disabled";
-		case OUTBOX_WORKER_HELD:
-			return "held";
-		case OUTBOX_WORKER_VERSION_MISMATCH:
-			return "version_mismatch";
-	}
-	return NULL;
-}
+static const char *const state_names[] = {
+	[OUTBOX_WORKER_NONE] = "no_worker",
+	[OUTBOX_WORKER_STARTING] = "starting",
+	[OUTBOX_WORKER_RUNNING] = "running",
+	[OUTBOX_WORKER_STUCK] = "stuck",
+	[OUTBOX_WORKER_DISABLED] = "disabled",
+	[OUTBOX_WORKER_HELD] = "held",
+	[OUTBOX_WORKER_VERSION_MISMATCH] = "version_mismatch",
+};
 
 /*
  * Returns the state for views: a process that only looks whether it still rests changes
@@ -308,7 +295,7 @@ put_worker(OutboxRows *row, const OutboxDatabase *db, int w)
 	put_value(row, ObjectIdGetDatum(db->dboid));
 	put_value(row, Int32GetDatum(w + 1));
 	put_if(row, runs, Int32GetDatum((int32) worker->pid));
-	put_text(row, state_name(state));
+	put_text(row, state_names[state]);
 	put_text(row, reason[0] ? reason : NULL);
 	put_if(row, runs, TimestampTzGetDatum(worker->started_at));
 	put_value(row, Int64GetDatum(worker->restarts));
@@ -332,7 +319,7 @@ put_unknown(OutboxRows *row, int nslots)
 	put_value(row, ObjectIdGetDatum(MyDatabaseId));
 	put_value(row, Int32GetDatum(1));
 	put_null(row);
-	put_text(row, state_name(OUTBOX_WORKER_NONE));
+	put_text(row, state_names[OUTBOX_WORKER_NONE]);
 	put_text(
 		row,
 		nslots < OUTBOX_MAX_DATABASES ?

@@ -56,9 +56,9 @@ typedef struct Attempt
 typedef enum Cause
 {
 	CAUSE_FIRST,
-	CAUSE_RETRY,
-	CAUSE_REPLAY,
-	CAUSE_RESEND,
+	CAUSE_RETRY = OUTBOX_REDELIVERY_RETRY,
+	CAUSE_REPLAY = OUTBOX_REDELIVERY_REPLAY,
+	CAUSE_RESEND = OUTBOX_REDELIVERY_RESEND,
 	CAUSE_TEST
 } Cause;
 
@@ -107,17 +107,8 @@ cause_of(const OutboxDelivery *d)
 {
 	if (d->attempts > 0 || (d->first_attempt_at != 0 && !d->unsent))
 		return CAUSE_RETRY;
-	switch (d->redelivery)
-	{
-		case OUTBOX_REDELIVERY_RETRY:
-			return CAUSE_RETRY;
-		case OUTBOX_REDELIVERY_REPLAY:
-			return CAUSE_REPLAY;
-		case OUTBOX_REDELIVERY_RESEND:
-			return CAUSE_RESEND;
-		case OUTBOX_FIRST_DELIVERY:
-			break;
-	}
+	if (d->redelivery != OUTBOX_FIRST_DELIVERY)
+		return (Cause) d->redelivery;
 	return is_test(d->event) ? CAUSE_TEST : CAUSE_FIRST;
 }
 

@@ -12,43 +12,37 @@
 #include "catalog/pg_collation.h"
 #include "catalog/pg_type.h"
 #include "funcapi.h"
-#include "nodes/execnodes.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
-#include "utils/tuplestore.h"
 
 #include "base/compat.h"
+#include "base/table_rows.h"
 #include "base/version.h"
 #include "endpoint/endpoint_stats.h"
 #include "endpoint/tally.h"
 #include "server/shmem.h"
 
-#define SERIES_COLUMNS 5
-
 /* Whose figures are put. */
 typedef struct Series
 {
-	ReturnSetInfo *rsinfo;
-	TimestampTz	   now;
-	const char	  *prefix;	 /* of all metrics */
-	Datum		   endpoint; /* its id (0: NULL) */
-	Datum		   tenant;	 /* its name (0: NULL).  Both are 0: all, or all others */
+	FunctionCallInfo fcinfo;
+	OutboxRows		*row;
+	TimestampTz		 now;
+	const char		*prefix;   /* of all metrics */
+	Datum			 endpoint; /* its id (0: NULL) */
+	Datum			 tenant;   /* its name (0: NULL).  Both are 0: all, or all others */
 } Series;
 
 /* 'label' NULL: none. */
 static void
 put(const Series *series, const char *metric, const char *label, double value)
 {
-	Datum values[SERIES_COLUMNS] = {series->endpoint, series->tenant,
-									PointerGetDatum(cstring_to_text(
-										psprintf("%s%s", series->prefix, metric))),
-									label ? CStringGetTextDatum(label) : (Datum) 0,
-									Float8GetDatum(value)};
-	bool  nulls[SERIES_COLUMNS] = {series->endpoint == 0, series->tenant == 0, false,
-								   label == NULL, false};
-
-	tuplestore_putvalues(series->rsinfo->setResult, series->rsinfo->setDesc, values,
-						 nulls);
+	put_if(series->row, series->endpoint != 0, series->endpoint);
+	put_if(series->row, series->tenant != 0, series->tenant);
+	put_text(series->row, psprintf("%s%s", series->prefix, metric));
+	put_text(series->row, label);
+	put_value(series->row, Float8GetDatum(value));
+	outbox_add_row(series->fcinfo, series->row);
 }
 
 /* Seconds since 'at'.  0: not known, so there is no row. */
@@ -126,10 +120,10 @@ put_latency(const Series *series, const OutboxStats *s)
  * have them all, so that an increase from 0 to 1 is one.
  */
 static void
-put_endpoint(ReturnSetInfo *rsinfo, const OutboxStats *s, TimestampTz now)
+put_endpoint(Series series, const OutboxStats *s)
 {
-	Series series = {rsinfo, now, "outbox_endpoint_", Int32GetDatum(s->key.endpoint_id),
-					 0};
+	series.prefix = "outbox_endpoint_";
+	series.endpoint = Int32GetDatum(s->key.endpoint_id);
 
 	put(&series, "state", outbox_endpoint_states[s->state], 1);
 	put_age(&series, "state_seconds", s->state_since);
@@ -234,9 +228,10 @@ typedef struct Tenant
 } Tenant;
 
 static void
-put_tenant(ReturnSetInfo *rsinfo, const Tenant *t, TimestampTz now)
+put_tenant(Series series, const Tenant *t)
 {
-	Series series = {rsinfo, now, "outbox_tenant_", 0, t->name};
+	series.prefix = "outbox_tenant_";
+	series.tenant = t->name;
 
 	put(&series, "delivered_per_second", NULL, t->delivered);
 	put(&series, "failed_attempts_per_second", NULL, t->failed);
@@ -284,7 +279,7 @@ choose(Tenant **tenants, int n, int most)
 }
 
 static void
-put_tenants(ReturnSetInfo *rsinfo, Tenant *tenants, int n, int most, TimestampTz now)
+put_tenants(const Series *all, Tenant *tenants, int n, int most)
 {
 	Tenant **order = palloc(sizeof(*order) * n);
 	Tenant	 others = {0};
@@ -297,11 +292,11 @@ put_tenants(ReturnSetInfo *rsinfo, Tenant *tenants, int n, int most, TimestampTz
 		const Tenant *t = &tenants[i];
 
 		if (t->shown)
-			put_tenant(rsinfo, t, now);
+			put_tenant(*all, t);
 		else
 			add_figures(&others, t->delivered, t->failed, &t->waiting);
 	}
-	put_tenant(rsinfo, &others, now);
+	put_tenant(*all, &others);
 }
 
 /* ------------------------------------------------------------- the function */
@@ -314,23 +309,22 @@ put_tenants(ReturnSetInfo *rsinfo, Tenant *tenants, int n, int most, TimestampTz
  */
 OUTBOX_FUNCTION(outbox_metric_series_1_0, 4)
 {
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	int			   most = Min(Max(PG_GETARG_INT32(2), 0), MOST_SERIES);
-	Series		   all = {rsinfo, GetCurrentTimestamp(), "outbox_", 0, 0};
-	Rank		  *ranks = palloc(sizeof(Rank) * (most + 1));
-	Sums		   sums = {0};
-	Tenant		  *tenants;
-	int			   n = 0;
-	int			   ntenants = 0;
-	Datum		  *ids;
-	Datum		  *names;
-	bool		  *without;
-	int			   nids;
-	int			   nnames;
-	OutboxStats	   s;
+	int			most = Min(Max(PG_GETARG_INT32(2), 0), MOST_SERIES);
+	OutboxRows	row = {0};
+	Series		all = {fcinfo, &row, GetCurrentTimestamp(), "outbox_", 0, 0};
+	Rank	   *ranks = palloc(sizeof(Rank) * (most + 1));
+	Sums		sums = {0};
+	Tenant	   *tenants;
+	int			n = 0;
+	int			ntenants = 0;
+	Datum	   *ids;
+	Datum	   *names;
+	bool	   *without;
+	int			nids;
+	int			nnames;
+	OutboxStats s;
 
 	InitMaterializedSRF(fcinfo, 0);
-	outbox_expect_columns(fcinfo, rsinfo->setDesc, SERIES_COLUMNS);
 	deconstruct_array(PG_GETARG_ARRAYTYPE_P(0), INT4OID, 4, true, TYPALIGN_INT, &ids,
 					  NULL, &nids);
 	deconstruct_array(PG_GETARG_ARRAYTYPE_P(1), TEXTOID, -1, false, TYPALIGN_INT, &names,
@@ -368,9 +362,9 @@ OUTBOX_FUNCTION(outbox_metric_series_1_0, 4)
 	put_totals(&all);
 	for (int i = 0; i < n; i++)
 		if (outbox_stats_fetch(MyDatabaseId, ranks[i].endpoint_id, &s))
-			put_endpoint(rsinfo, &s, all.now);
+			put_endpoint(all, &s);
 	if (ntenants > 0)
-		put_tenants(rsinfo, tenants, ntenants,
-					Min(Max(PG_GETARG_INT32(3), 0), MOST_TENANTS), all.now);
+		put_tenants(&all, tenants, ntenants,
+					Min(Max(PG_GETARG_INT32(3), 0), MOST_TENANTS));
 	return (Datum) 0;
 }

@@ -55,13 +55,13 @@ wants_parked(OutboxEndpoint *ep, TimestampTz now)
 }
 
 /*
- * Loads retries that are due, and rows of outbox.parked that memory lacks.  Of rows that
- * are not urgent it reads one slice.  Thousands of endpoints may want some at once, as
- * after a start.  So after PARKED_TIME no other one is begun with, and the ones that had
- * their turn are at the end of the list.  True: more is left.
+ * Calls 'load' for each busy endpoint that wants it.  Thousands may at once, as after a
+ * start.  So after PARKED_TIME no other one is begun with, and the ones that had their turn
+ * are at the end of the list.  True: more is left.
  */
 static bool
-read_parked(dlist_head *busy, TimestampTz now)
+in_turn(dlist_head *busy, TimestampTz now, bool (*wants)(OutboxEndpoint *, TimestampTz),
+		bool (*load)(OutboxEndpoint *ep, TimestampTz now, TimestampTz until, bool more))
 {
 	TimestampTz		   until = GetCurrentTimestamp() + PARKED_TIME;
 	const dlist_node  *last = dlist_is_empty(busy) ? NULL : dlist_tail_node(busy);
@@ -73,22 +73,33 @@ read_parked(dlist_head *busy, TimestampTz now)
 	{
 		OutboxEndpoint *ep = outbox_listed(busy_node, iter.cur);
 
-		if (wants_parked(ep, now))
+		if (wants(ep, now))
 		{
 			if (begun && GetCurrentTimestamp() >= until)
 				return true;
 			begun = true;
 			outbox_step_blame(ep->id);
-			if (outbox_retries_has_due(ep, now))
-				load_due_retries(ep, now);
-			if (outbox_parked_wants_look(ep))
-				more = outbox_parked_look(ep, !more) || more;
-			outbox_busy_add(ep);
+			more = load(ep, now, until, more) || more;
 			dlist_move_tail(busy, iter.cur);
 		}
 		if (iter.cur == last)
 			break;
 	}
+	return more;
+}
+
+/*
+ * Loads retries that are due, and rows of outbox.parked that memory lacks.  Of rows that
+ * are not urgent one endpoint of a step reads a slice.
+ */
+static bool
+load_parked(OutboxEndpoint *ep, TimestampTz now, TimestampTz until, bool more)
+{
+	if (outbox_retries_has_due(ep, now))
+		load_due_retries(ep, now);
+	if (outbox_parked_wants_look(ep))
+		more = outbox_parked_look(ep, !more);
+	outbox_busy_add(ep);
 	return more;
 }
 
@@ -104,7 +115,7 @@ has_lanes_to_load(const OutboxEndpoint *ep)
  * nothing is loaded while there is any.
  */
 static bool
-may_bring_followers(OutboxEndpoint *ep)
+may_bring_followers(OutboxEndpoint *ep, TimestampTz now)
 {
 	return (has_lanes_to_load(ep) || ep->table->unblocking) && !ep->member.dropped &&
 		!ep->member.recreate && ep->queue->nsettling == 0 &&
@@ -118,42 +129,31 @@ outbox_reader_wants_followers(dlist_head *busy)
 
 	dlist_foreach(iter, busy)
 	{
-		if (may_bring_followers(outbox_listed(busy_node, iter.cur)))
+		if (may_bring_followers(outbox_listed(busy_node, iter.cur), 0))
 			return true;
 	}
 	return false;
 }
 
-/* Takes turns as read_parked() does.  What is left comes with the next settle. */
+static bool
+bring_followers(OutboxEndpoint *ep, TimestampTz now, TimestampTz until, bool more)
+{
+	if (has_lanes_to_load(ep))
+		outbox_parked_load_followers(ep, until);
+	if (ep->table->unblocking)
+	{
+		ep->table->unblocked = true;
+		outbox_parked_unblock(ep);
+	}
+	outbox_step_passed(OUTBOX_STEP_FOLLOWERS, ep->id);
+	return false;
+}
+
+/* What is left comes with the next settle. */
 void
 outbox_reader_bring_followers(dlist_head *busy)
 {
-	TimestampTz		   until = GetCurrentTimestamp() + PARKED_TIME;
-	const dlist_node  *last = dlist_is_empty(busy) ? NULL : dlist_tail_node(busy);
-	dlist_mutable_iter iter;
-
-	dlist_foreach_modify(iter, busy)
-	{
-		OutboxEndpoint *ep = outbox_listed(busy_node, iter.cur);
-
-		if (may_bring_followers(ep))
-		{
-			outbox_step_blame(ep->id);
-			if (has_lanes_to_load(ep))
-				outbox_parked_load_followers(ep, until);
-			if (ep->table->unblocking)
-			{
-				ep->table->unblocked = true;
-				outbox_parked_unblock(ep);
-			}
-			outbox_step_passed(OUTBOX_STEP_FOLLOWERS, ep->id);
-			dlist_move_tail(busy, iter.cur);
-			if (GetCurrentTimestamp() >= until)
-				break;
-		}
-		if (iter.cur == last)
-			break;
-	}
+	(void) in_turn(busy, 0, may_bring_followers, bring_followers);
 	outbox_step_blame(0);
 }
 
@@ -212,7 +212,7 @@ outbox_reader_step(dlist_head *busy, bool head, bool news, TimestampTz now,
 	if (outbox_step_lock(OUTBOX_STEP_PARKED, OUTBOX_TABLE_PARKED, OUTBOX_TABLE_PARKED,
 						 AccessShareLock))
 	{
-		more = read_parked(busy, now) || more;
+		more = in_turn(busy, now, wants_parked, load_parked) || more;
 		outbox_step_passed(OUTBOX_STEP_PARKED, 0);
 	}
 	outbox_step_blame(0);
