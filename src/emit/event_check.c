@@ -20,6 +20,7 @@
 #include "utils/snapmgr.h"
 
 #include "base/encoding.h"
+#include "base/json_members.h"
 #include "base/json_text.h"
 #include "base/names.h"
 #include "base/settings.h"
@@ -206,9 +207,7 @@ outbox_check_headers(Jsonb *headers, bool of_event)
 	char	   *names[Max(OUTBOX_MAX_EVENT_HEADERS, OUTBOX_MAX_ENDPOINT_HEADERS)];
 	int			nnames = 0;
 	size_t		total = 0;
-	JsonbIterator	  *it;
-	JsonbIteratorToken token;
-	JsonbValue		   v;
+	OutboxMembers m;
 
 	if (!JB_ROOT_IS_OBJECT(headers))
 		ereport(ERROR,
@@ -227,16 +226,13 @@ outbox_check_headers(Jsonb *headers, bool of_event)
 				 errhint(
 					 "Leave some out. Some receivers read at most 100 header lines, and those of the event count, too.")));
 
-	it = JsonbIteratorInit(&headers->root);
-	(void) JsonbIteratorNext(&it, &v, true);
-	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_END_OBJECT)
+	m = outbox_members(headers);
+	while (outbox_members_next(&m))
 	{
-		const char *name = v.val.string.val;
-		int			name_len = v.val.string.len;
-		const char *problem;
+		const char *name = m.name.val.string.val;
+		int			name_len = m.name.val.string.len;
+		const char *problem = outbox_header_name_problem(name, name_len, of_event);
 
-		Assert(token == WJB_KEY);
-		problem = outbox_header_name_problem(name, name_len, of_event);
 		if (problem)
 			ereport(
 				ERROR,
@@ -253,9 +249,7 @@ outbox_check_headers(Jsonb *headers, bool of_event)
 		names[nnames++] = pnstrdup(name, name_len);
 
 		/* No message repeats a value, because that may be a token. */
-		token = JsonbIteratorNext(&it, &v, true);
-		Assert(token == WJB_VALUE);
-		if (v.type != jbvString)
+		if (m.value.type != jbvString)
 			ereport(
 				ERROR,
 				(OUTBOX_INVALID("headers"),
@@ -263,14 +257,14 @@ outbox_check_headers(Jsonb *headers, bool of_event)
 						excerpt(name, name_len)),
 				 errhint(
 					 "Pass a flat object of strings, like {\"X-Tenant\": \"acme\"}.")));
-		problem = outbox_text_problem(v.val.string.val, v.val.string.len);
+		problem = outbox_text_problem(m.value.val.string.val, m.value.val.string.len);
 		if (problem)
 			ereport(ERROR,
 					(OUTBOX_INVALID("headers"),
 					 errmsg("invalid value of header \"%s\": %s", excerpt(name, name_len),
 							problem),
 					 errhint("Remove line breaks, tabs and other control characters.")));
-		total += name_len + v.val.string.len;
+		total += name_len + m.value.val.string.len;
 	}
 	if (total > OUTBOX_MAX_HEADERS)
 		ereport(

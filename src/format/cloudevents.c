@@ -16,6 +16,7 @@
 
 #include "base/compat.h"
 #include "base/encoding.h"
+#include "base/json_members.h"
 #include "base/names.h"
 #include "base/settings.h"
 #include "format/cloudevents.h"
@@ -107,48 +108,39 @@ set(Attribute *a, const char *name, const char *value, size_t len, bool ascii)
 static Attribute *
 set_extensions(Attribute *a, Jsonb *headers)
 {
-	JsonbIterator	  *it = JsonbIteratorInit(&headers->root);
-	JsonbIteratorToken token;
-	JsonbValue		   v;
-	Attribute		   state = {.len = 0};
-	bool			   traced = false;
-	char			   name[MAX_NAME + 1];
-	bool			   fits = false;
+	OutboxMembers m = outbox_members(headers);
+	Attribute	  state = {.len = 0};
+	bool		  traced = false;
+	char		  name[MAX_NAME + 1];
 
-	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
+	while (outbox_members_next(&m))
 	{
-		char *s = v.val.string.val;
-		int	  len = v.val.string.len;
+		char *s = m.value.val.string.val;
+		int	  len = m.value.val.string.len;
 
-		if (token == WJB_KEY)
+		if (outbox_header_name_is(m.name.val.string.val, m.name.val.string.len,
+								  "outbox-test"))
+			strlcpy(name, "outboxtest", sizeof(name));
+		else if (is_extension(m.name.val.string.val, m.name.val.string.len))
+			snprintf(name, sizeof(name), "%.*s", m.name.val.string.len,
+					 m.name.val.string.val);
+		else
+			continue;
+		if (len == 0)
+			continue;
+		if (strcmp(name, "tracestate") == 0)
 		{
-			bool is_test = outbox_header_name_is(s, len, "outbox-test");
-
-			fits = is_test || is_extension(s, len);
-			if (is_test)
-				strlcpy(name, "outboxtest", sizeof(name));
-			else if (fits)
-			{
-				memcpy(name, s, len);
-				name[len] = '\0';
-			}
+			if (outbox_tracestate_valid(s, len))
+				(void) set(&state, name, s, len, true);
 		}
-		else if (token == WJB_VALUE && fits && len > 0)
+		else if (strcmp(name, "traceparent") == 0)
 		{
-			if (strcmp(name, "tracestate") == 0)
-			{
-				if (outbox_tracestate_valid(s, len))
-					(void) set(&state, name, s, len, true);
-			}
-			else if (strcmp(name, "traceparent") == 0)
-			{
-				traced = outbox_traceparent_valid(s, len);
-				if (traced)
-					a = set(a, name, s, len, true);
-			}
-			else
-				a = set(a, name, s, len, false);
+			traced = outbox_traceparent_valid(s, len);
+			if (traced)
+				a = set(a, name, s, len, true);
 		}
+		else
+			a = set(a, name, s, len, false);
 	}
 	if (traced && state.len > 0)
 		*a++ = state;

@@ -19,6 +19,7 @@
 
 #include "base/compat.h"
 #include "base/encoding.h"
+#include "base/json_members.h"
 #include "base/names.h"
 #include "format/cloudevents.h"
 #include "format/url_query.h"
@@ -45,31 +46,22 @@ line_valid(char *s, size_t max)
 	return len > 0 && len <= max && outbox_text_problem(s, len) == NULL;
 }
 
-/*
- * Check the name and the value of a header.  'total' is the size of all headers so
- * far.
- */
+/* 'total' is the size of all headers so far. */
 static bool
-header_name_valid(const JsonbValue *v, size_t *total)
+header_valid(const OutboxMembers *m, size_t *total)
 {
-	const char *name = v->val.string.val;
-	int			len = v->val.string.len;
+	const char *name = m->name.val.string.val;
+	char	   *value = m->value.val.string.val;
+
+	if (m->value.type != jbvString)
+		return false;
+	*total += m->name.val.string.len + m->value.val.string.len;
 
 	/* Emitters may not set what outbox.send_test() sets. */
-	*total += len;
 	return *total <= OUTBOX_MAX_HEADERS &&
-		(outbox_header_name_problem(name, len, true) == NULL ||
-		 outbox_header_name_is(name, len, "outbox-test"));
-}
-
-static bool
-header_value_valid(const JsonbValue *v, size_t *total)
-{
-	if (v->type != jbvString)
-		return false;
-	*total += v->val.string.len;
-	return *total <= OUTBOX_MAX_HEADERS &&
-		outbox_text_problem(v->val.string.val, v->val.string.len) == NULL;
+		(outbox_header_name_problem(name, m->name.val.string.len, true) == NULL ||
+		 outbox_header_name_is(name, m->name.val.string.len, "outbox-test")) &&
+		outbox_text_problem(value, m->value.val.string.len) == NULL;
 }
 
 static bool
@@ -82,20 +74,13 @@ number_valid(Jsonb *headers)
 static bool
 headers_valid(Jsonb *headers)
 {
-	JsonbIterator	  *it = JsonbIteratorInit(&headers->root);
-	JsonbIteratorToken token;
-	JsonbValue		   v;
-	size_t			   total = 0;
-	bool			   valid = number_valid(headers);
+	OutboxMembers m = outbox_members(headers);
+	size_t		  total = 0;
+	bool		  valid = number_valid(headers);
 
 	/* Reads to the end even after a problem, because that frees the iterator. */
-	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
-	{
-		if (token == WJB_KEY)
-			valid = valid && header_name_valid(&v, &total);
-		else if (token == WJB_VALUE)
-			valid = valid && header_value_valid(&v, &total);
-	}
+	while (outbox_members_next(&m))
+		valid = valid && header_valid(&m, &total);
 	return valid;
 }
 
@@ -296,64 +281,50 @@ static bool
 add_event_headers(OutboxHeaders *out, Jsonb *headers, const OutboxRequestConfig *settings,
 				  bool *added)
 {
-	JsonbIterator	  *it = JsonbIteratorInit(&headers->root);
-	JsonbIteratorToken token;
-	JsonbValue		   v;
-	char			   name[OUTBOX_MAX_HEADERS + 1];
-	bool			   skip = false;
-	bool			   is_parent = false;
-	bool			   is_state = false;
-	bool			   valid = number_valid(headers);
-	size_t			   total = 0;
-	const char		  *parent = NULL;
-	const char		  *state = NULL;
-	size_t			   parent_len = 0;
-	size_t			   state_len = 0;
+	OutboxMembers m = outbox_members(headers);
+	char		  copy[OUTBOX_MAX_HEADERS + 1];
+	bool		  valid = number_valid(headers);
+	size_t		  total = 0;
+	const char	 *parent = NULL;
+	const char	 *state = NULL;
+	size_t		  parent_len = 0;
+	size_t		  state_len = 0;
 
 	/* Reads to the end even after a problem, because that frees the iterator. */
-	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
+	while (outbox_members_next(&m))
 	{
-		char *s = v.val.string.val;
-		int	  len = v.val.string.len;
+		const char *name = m.name.val.string.val;
+		int			name_len = m.name.val.string.len;
+		char	   *s = m.value.val.string.val;
+		int			len = m.value.val.string.len;
 
-		if (!valid)
+		valid = valid && header_valid(&m, &total);
+		if (!valid ||
+			outbox_header_name_among(name, name_len, settings->header_names,
+									 settings->nheaders) ||
+			is_of_profile(settings, name, name_len))
 			continue;
-		if (token == WJB_KEY)
+		if (outbox_header_name_is(name, name_len, "traceparent"))
 		{
-			valid = header_name_valid(&v, &total);
-			if (!valid)
-				continue;
-			memcpy(name, s, len);
-			name[len] = '\0';
-			is_parent = outbox_header_name_is(s, len, "traceparent");
-			is_state = outbox_header_name_is(s, len, "tracestate");
-			skip = outbox_header_name_among(s, len, settings->header_names,
-											settings->nheaders) ||
-				is_of_profile(settings, s, len);
+			if (outbox_traceparent_valid(s, len))
+			{
+				parent = s;
+				parent_len = len;
+			}
 		}
-		else if (token == WJB_VALUE)
+		else if (outbox_header_name_is(name, name_len, "tracestate"))
 		{
-			valid = header_value_valid(&v, &total);
-			if (!valid || skip)
-				continue;
-			else if (is_parent)
+			if (outbox_tracestate_valid(s, len))
 			{
-				if (outbox_traceparent_valid(s, len))
-				{
-					parent = s;
-					parent_len = len;
-				}
+				state = s;
+				state_len = len;
 			}
-			else if (is_state)
-			{
-				if (outbox_tracestate_valid(s, len))
-				{
-					state = s;
-					state_len = len;
-				}
-			}
-			else
-				valid = add_text(out, name, s, len, NULL, added);
+		}
+		else
+		{
+			memcpy(copy, name, name_len);
+			copy[name_len] = '\0';
+			valid = add_text(out, copy, s, len, NULL, added);
 		}
 	}
 

@@ -13,6 +13,7 @@
 #include "utils/jsonb.h"
 
 #include "base/encoding.h"
+#include "base/json_members.h"
 #include "base/json_text.h"
 #include "base/settings.h"
 #include "base/table_rows.h"
@@ -85,11 +86,8 @@ file_name(const JsonbValue *v)
 OutboxOption *
 outbox_options_read(Jsonb *jb, int *n, uint32 *files)
 {
-	JsonbIterator	  *it;
-	JsonbIteratorToken token;
-	JsonbValue		   v;
-	OutboxOption	  *options;
-	char			  *name = NULL;
+	OutboxMembers m;
+	OutboxOption *options;
 
 	*n = 0;
 	if (files)
@@ -97,28 +95,19 @@ outbox_options_read(Jsonb *jb, int *n, uint32 *files)
 	if (jb == NULL || !JB_ROOT_IS_OBJECT(jb) || JB_ROOT_COUNT(jb) == 0)
 		return NULL;
 	options = palloc(sizeof(OutboxOption) * JB_ROOT_COUNT(jb));
-	it = JsonbIteratorInit(&jb->root);
-	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
+	m = outbox_members(jb);
+	while (outbox_members_next(&m))
 	{
-		char *value;
+		char *name = value_text(&m.name);
+		char *value = value_text(&m.value);
 
-		if (token == WJB_KEY)
-			name = pnstrdup(v.val.string.val, v.val.string.len);
-		else if (token == WJB_VALUE &&
-				 ((value = value_text(&v)) != NULL ||
-				  (files == NULL && strcmp(name, SHAPE) == 0 &&
-				   (value = json_text(&v)) != NULL)))
-		{
-			options[*n].name = name;
-			options[(*n)++].value = value;
-		}
-		else if (token == WJB_VALUE && files && *n < OUTBOX_OPTIONS_MAX &&
-				 (value = file_name(&v)) != NULL)
-		{
+		if (value == NULL && files == NULL && strcmp(name, SHAPE) == 0)
+			value = json_text(&m.value);
+		else if (value == NULL && files && *n < OUTBOX_OPTIONS_MAX &&
+				 (value = file_name(&m.value)) != NULL)
 			*files |= (uint32) 1 << *n;
-			options[*n].name = name;
-			options[(*n)++].value = value;
-		}
+		if (value)
+			options[(*n)++] = (OutboxOption){name, value};
 	}
 	return options;
 }
@@ -319,24 +308,20 @@ check_file(const JsonbValue *v)
  */
 OUTBOX_FUNCTION(outbox_credential_names_1_0, 1)
 {
-	Jsonb			  *jb = PG_GETARG_JSONB_P(0);
-	JsonbIterator	  *it = JsonbIteratorInit(&jb->root);
-	JsonbIteratorToken token;
-	JsonbValue		   v;
-	Datum			   names[OUTBOX_OPTIONS_MAX];
-	int				   n = 0;
+	Jsonb		 *jb = PG_GETARG_JSONB_P(0);
+	OutboxMembers m = outbox_members(jb);
+	Datum		  names[OUTBOX_OPTIONS_MAX];
+	int			  n = 0;
 
 	check_object(jb, "credentials", "{\"username\": \"...\", \"password\": \"...\"}");
-	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
+	while (outbox_members_next(&m))
 	{
-		if (token == WJB_KEY)
-			names[n++] = PointerGetDatum(
-				cstring_to_text_with_len(v.val.string.val, v.val.string.len));
-		else if (token == WJB_VALUE && v.type == jbvBinary)
-			check_file(&v);
-		else if (token == WJB_VALUE &&
-				 (v.type != jbvString || v.val.string.len == 0 ||
-				  v.val.string.len > CREDENTIAL_MAX))
+		names[n++] = PointerGetDatum(
+			cstring_to_text_with_len(m.name.val.string.val, m.name.val.string.len));
+		if (m.value.type == jbvBinary)
+			check_file(&m.value);
+		else if (m.value.type != jbvString || m.value.val.string.len == 0 ||
+				 m.value.val.string.len > CREDENTIAL_MAX)
 			ereport(
 				ERROR,
 				(OUTBOX_INVALID("credentials"),
@@ -351,36 +336,28 @@ OUTBOX_FUNCTION(outbox_credential_names_1_0, 1)
 static void
 check_config(Jsonb *jb, const OutboxTransport *transport)
 {
-	JsonbIterator	  *it = JsonbIteratorInit(&jb->root);
-	JsonbIteratorToken token;
-	JsonbValue		   v;
-	char			  *name = NULL;
+	OutboxMembers m = outbox_members(jb);
 
-	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
+	while (outbox_members_next(&m))
 	{
-		if (token == WJB_KEY)
-		{
-			name = pnstrdup(v.val.string.val, v.val.string.len);
-			if (!is_known(name, transport->config_names) && !is_known(name, shape_names))
-				ereport(ERROR,
-						(OUTBOX_INVALID("config"),
-						 errmsg("unknown name \"%s\" in config", name),
-						 errhint("%s", known_names(transport, transport->config_names))));
-		}
-		else if (token == WJB_VALUE && strcmp(name, SHAPE) != 0)
-		{
-			char *value = value_text(&v);
+		char *name = value_text(&m.name);
+		char *value = value_text(&m.value);
 
-			if (value == NULL || strlen(value) > CONFIG_MAX ||
-				outbox_text_problem(value, strlen(value)))
-				ereport(
-					ERROR,
+		if (!is_known(name, transport->config_names) && !is_known(name, shape_names))
+			ereport(ERROR,
 					(OUTBOX_INVALID("config"),
-					 errmsg("invalid value of \"%s\" in config", name),
-					 errhint(
-						 "Use a string, a number, true or false, of at most %d bytes and without control characters.",
-						 CONFIG_MAX)));
-		}
+					 errmsg("unknown name \"%s\" in config", name),
+					 errhint("%s", known_names(transport, transport->config_names))));
+		if (strcmp(name, SHAPE) != 0 &&
+			(value == NULL || strlen(value) > CONFIG_MAX ||
+			 outbox_text_problem(value, strlen(value))))
+			ereport(
+				ERROR,
+				(OUTBOX_INVALID("config"),
+				 errmsg("invalid value of \"%s\" in config", name),
+				 errhint(
+					 "Use a string, a number, true or false, of at most %d bytes and without control characters.",
+					 CONFIG_MAX)));
 	}
 }
 

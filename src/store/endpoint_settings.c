@@ -10,6 +10,7 @@
 #include "utils/jsonb.h"
 
 #include "base/compat.h"
+#include "base/json_members.h"
 #include "base/query.h"
 #include "base/settings.h"
 #include "endpoint/packed_settings.h"
@@ -36,20 +37,17 @@ jsonb_string(const JsonbValue *v)
 int
 outbox_endpoint_headers(Jsonb *headers, char *hidden, char ***names, char ***values)
 {
-	JsonbIterator	  *it = JsonbIteratorInit(&headers->root);
-	JsonbIteratorToken token;
-	JsonbValue		   v;
-	int				   n = 0;
+	OutboxMembers m = outbox_members(headers);
+	int			  n = 0;
 
 	*names = palloc(sizeof(char *) * Max(JB_ROOT_COUNT(headers), 1));
 	*values = palloc(sizeof(char *) * Max(JB_ROOT_COUNT(headers), 1));
-	while ((token = JsonbIteratorNext(&it, &v, true)) != WJB_DONE)
-	{
-		if (token == WJB_KEY)
-			(*names)[n] = jsonb_string(&v);
-		else if (token == WJB_VALUE && v.type == jbvString)
-			(*values)[n++] = hidden ? hidden : jsonb_string(&v);
-	}
+	while (outbox_members_next(&m))
+		if (m.value.type == jbvString)
+		{
+			(*names)[n] = jsonb_string(&m.name);
+			(*values)[n++] = hidden ? hidden : jsonb_string(&m.value);
+		}
 	return n;
 }
 
