@@ -3,7 +3,7 @@
  *	  Names and limits that every folder may use, and PostgreSQL's headers that most files
  *	  need.
  *
- * Nothing here has behaviour.  The header of each file lists its functions.
+ * The header of each file lists its functions.
  */
 #ifndef OUTBOX_H
 #define OUTBOX_H
@@ -22,6 +22,23 @@
 #define OUTBOX_INVALID(argument) \
 	errcode(ERRCODE_INVALID_PARAMETER_VALUE), \
 		err_generic_string(PG_DIAG_COLUMN_NAME, argument)
+
+/* Makes room in 'array' for one more than 'n'.  NULL: it is made in 'cxt'. */
+#define outbox_room(array, n, max, cxt) \
+	((array) = outbox_grown(array, n, &(max), sizeof(*(array)), cxt))
+
+static inline void *
+outbox_grown(void *array, int n, int *max, size_t size, MemoryContext cxt)
+{
+	int more = Max(64, *max * 2);
+
+	if (n < *max)
+		return array;
+	array = array ? repalloc_huge(array, size * more) :
+					MemoryContextAllocHuge(cxt, size * more);
+	*max = more;
+	return array;
+}
 
 /* Limits that the documents state, in bytes. */
 #define OUTBOX_MAX_TOPIC 255

@@ -260,12 +260,7 @@ take_found(void *arg, void *item)
 	if (s->found_by == f->search)
 		return;
 	s->found_by = f->search;
-	if (f->n == f->max)
-	{
-		f->max = Max(64, f->max * 2);
-		f->list = f->list ? repalloc_huge(f->list, sizeof(*f->list) * f->max) :
-							palloc(sizeof(*f->list) * f->max);
-	}
+	outbox_room(f->list, f->n, f->max, CurrentMemoryContext);
 	f->list[f->n++] = s;
 	f->nhere += s->endpoint != NULL;
 }

@@ -307,7 +307,7 @@ read_origins(void)
 	Snapshot		snapshot;
 	TableScanDesc	scan;
 	TupleTableSlot *slot;
-	int				max = 8;
+	int				max = 0;
 	int				open = 0;
 	int				ours = 0;
 
@@ -316,7 +316,6 @@ read_origins(void)
 											ALLOCSET_SMALL_SIZES);
 	MemoryContextReset(origins_cxt);
 	memset(&origins, 0, sizeof(origins));
-	origins.rows = MemoryContextAlloc(origins_cxt, sizeof(Origin) * max);
 
 	rel = outbox_log_table_open(&log_tables.origins, AccessShareLock);
 	snapshot = RegisterSnapshot(GetLatestSnapshot());
@@ -333,11 +332,7 @@ read_origins(void)
 		o.first = DatumGetBool(slot_getattr(slot, Anum_origins_first, &isnull));
 		adopted_by = slot_getattr(slot, Anum_origins_adopted_by, &isnull);
 		o.adopted_by = isnull ? 0 : DatumGetInt64(adopted_by);
-		if (origins.n == max)
-		{
-			max *= 2;
-			origins.rows = repalloc(origins.rows, sizeof(Origin) * max);
-		}
+		outbox_room(origins.rows, origins.n, max, origins_cxt);
 		origins.rows[origins.n++] = o;
 		if (o.adopted_by != 0)
 			continue;

@@ -221,8 +221,7 @@ outbox_scan_xids(const uint64 *xids, int nxids, int64 above, int64 upto, int lim
 			for (int left = limit + 1; left > 0 && next_row(&pieces[i]); left--)
 			{
 				CHECK_FOR_INTERRUPTS();
-				if (n == size)
-					found = repalloc_huge(found, sizeof(Found) * (size *= 2));
+				outbox_room(found, n, size, CurrentMemoryContext);
 				found[n].seq = seq_of(pieces[i].slot);
 				found[n].piece = i;
 				found[n++].tid = pieces[i].slot->tts_tid;

@@ -120,12 +120,7 @@ add(OutboxStep step, int32 endpoint_id)
 {
 	OutboxHold *hold;
 
-	if (nholds == max_holds)
-	{
-		max_holds = Max(16, max_holds * 2);
-		holds = holds ? repalloc_huge(holds, sizeof(OutboxHold) * max_holds) :
-						MemoryContextAlloc(step_cxt, sizeof(OutboxHold) * max_holds);
-	}
+	outbox_room(holds, nholds, max_holds, step_cxt);
 	hold = &holds[nholds++];
 	memset(hold, 0, sizeof(OutboxHold));
 	hold->dboid = outbox_db->dboid;

@@ -74,8 +74,6 @@ outbox_attempts_init(void)
 {
 	attempt_cxt = AllocSetContextCreate(TopMemoryContext, "outbox attempts",
 										ALLOCSET_DEFAULT_SIZES);
-	max_attempts = 1024;
-	attempts = MemoryContextAlloc(TopMemoryContext, sizeof(Attempt) * max_attempts);
 }
 
 /* Which of its attempts are remembered, and how much of them: an OutboxLogAttempts. */
@@ -141,11 +139,7 @@ note(const OutboxDelivery *d, int nth, const OutboxOutcome *o, int status,
 		nlost++;
 		return false;
 	}
-	if (nattempts == max_attempts)
-	{
-		max_attempts *= 2;
-		attempts = repalloc_huge(attempts, sizeof(Attempt) * max_attempts);
-	}
+	outbox_room(attempts, nattempts, max_attempts, TopMemoryContext);
 	a = &attempts[nattempts++];
 	a->seq = d->seq;
 	a->started_at = d->started_at + nth;

@@ -457,8 +457,8 @@ OUTBOX_FUNCTION(outbox_figures_sum_1_0, 3)
 		if (wanted &&
 			!bsearch(&id, ARR_DATA_PTR(wanted), nwanted, sizeof(id), compare_ids))
 			continue;
-		if (++n == max)
-			entries = repalloc_huge(entries, sizeof(Entry) * (max *= 2));
+		n++;
+		outbox_room(entries, n, max, CurrentMemoryContext);
 	}
 	if (n == 0)
 		PG_RETURN_NULL();

@@ -113,11 +113,7 @@ read_pending(const bytea *pending, int *n)
 					(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 					 errmsg("more than %d events are pending", PENDING_MAX),
 					 errhint("No position names so many.")));
-		if (*n == max)
-		{
-			max *= 2;
-			seqs = repalloc_huge(seqs, sizeof(int64) * max);
-		}
+		outbox_room(seqs, *n, max, CurrentMemoryContext);
 	}
 	if (r.broken)
 		refuse_pending();

@@ -72,12 +72,7 @@ outbox_others_note(const OutboxEndpointRow *s)
 	MemoryContext		   old = MemoryContextSwitchTo(noted_cxt);
 	OutboxOtherSubscriber *o = palloc(sizeof(OutboxOtherSubscriber));
 
-	if (nnoted == max_noted)
-	{
-		max_noted = Max(64, max_noted * 2);
-		noted = noted ? repalloc_huge(noted, sizeof(OtherEndpoint) * max_noted) :
-						palloc(sizeof(OtherEndpoint) * max_noted);
-	}
+	outbox_room(noted, nnoted, max_noted, noted_cxt);
 	o->tenant = s->tenant ? pstrdup(s->tenant) : NULL;
 	o->npatterns = s->npatterns;
 	o->patterns = palloc(sizeof(char *) * Max(s->npatterns, 1));

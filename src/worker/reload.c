@@ -301,13 +301,7 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 									   held ? DT_NOEND : s->previous_until);
 	if (!r->all && outbox_loop_find(s->id) == ep)
 		return; /* it is on the list of endpoints already */
-	if (r->n == r->max)
-	{
-		r->max = Max(64, r->max * 2);
-		r->list = r->list ?
-			repalloc_huge(r->list, sizeof(OutboxEndpoint *) * r->max) :
-			MemoryContextAlloc(outbox_roster_cxt, sizeof(OutboxEndpoint *) * r->max);
-	}
+	outbox_room(r->list, r->n, r->max, outbox_roster_cxt);
 	r->list[r->n++] = ep;
 }
 

@@ -68,13 +68,7 @@ outbox_roster_add(OutboxEndpoint *ep)
 	OutboxLoopRoster *r = &outbox_loop.roster;
 	int				  place = outbox_loop_place_of(ep->id);
 
-	if (r->n == r->max)
-	{
-		r->max = Max(64, r->max * 2);
-		r->endpoints = r->endpoints ?
-			repalloc_huge(r->endpoints, sizeof(OutboxEndpoint *) * r->max) :
-			MemoryContextAllocHuge(outbox_roster_cxt, sizeof(OutboxEndpoint *) * r->max);
-	}
+	outbox_room(r->endpoints, r->n, r->max, outbox_roster_cxt);
 	memmove(r->endpoints + place + 1, r->endpoints + place,
 			sizeof(OutboxEndpoint *) * (r->n - place));
 	r->endpoints[place] = ep;
