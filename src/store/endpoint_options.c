@@ -29,6 +29,8 @@
 #define CONFIG_MAX 1024						  /* bytes of a value */
 #define CREDENTIAL_MAX OUTBOX_SECRET_FILE_MAX /* the same */
 
+#define PEM "-----BEGIN " /* the one kind of credentials with line breaks */
+
 /* Entries of config that are not the transport's: the template of the payload. */
 #define SHAPE "payload"
 #define SHAPE_NEEDS "payload_missing"
@@ -329,6 +331,12 @@ OUTBOX_FUNCTION(outbox_credential_names_1_0, 1)
 						CREDENTIAL_MAX),
 				 errhint(
 					 "credentials is a flat object of strings, like '{\"username\": \"...\", \"password\": \"...\"}'.")));
+		else if (outbox_text_problem(m.value.val.string.val, m.value.val.string.len) &&
+				 strstr(value_text(&m.value), PEM) == NULL)
+			ereport(ERROR,
+					(OUTBOX_INVALID("credentials"),
+					 errmsg("a value in credentials has a control character"),
+					 errhint("Remove the line break at its end. Only PEM has some.")));
 	}
 	PG_RETURN_ARRAYTYPE_P(construct_array(names, n, TEXTOID, -1, false, TYPALIGN_INT));
 }

@@ -218,10 +218,15 @@ unlike(slurp_file($hostile->{journal}), qr/s3cr3t/, 'no secret was sent');
 ask("SELECT outbox.drop_endpoint(name, discard => true) FROM outbox.endpoints WHERE name <> 'fine'");
 
 # Credentials go into header lines, and none begins another one
+my $files = PostgreSQL::Test::Utils::tempdir('files');
+append_to_file("$files/odd", "a\r\nX-Odd: yes");
+ask("ALTER SYSTEM SET outbox.secrets_directory = '$files'");
+ask('SELECT pg_reload_conf()');
+ok(wait_sql($node, "SELECT current_setting('outbox.secrets_directory') = '$files'"), 'a file may have what no value in SQL may have');
 foreach my $odd (qw(access_key_id secret_access_key session_token))
 {
 	ask("SELECT outbox.create_endpoint('odd', 'arn:aws:sqs:eu-central-1:123456789012:q.fifo', '{none}', config => '{\"endpoint_url\": \"http://127.0.0.1:9\"}',"
-		  . " credentials => '{\"access_key_id\": \"a\", \"secret_access_key\": \"b\", \"session_token\": \"c\"}'::jsonb || jsonb_build_object('$odd', E'a\\r\\nX-Odd: yes'))");
+		  . " credentials => '{\"access_key_id\": \"a\", \"secret_access_key\": \"b\", \"session_token\": \"c\"}'::jsonb || '{\"$odd\": {\"file\": \"odd\"}}')");
 	ok(wait_sql($node, "SELECT reason = '$odd has a control character' FROM outbox.stats WHERE endpoint = 'odd'"), "a line break in $odd: the endpoint waits");
 	ask("SELECT outbox.drop_endpoint('odd')");
 }
