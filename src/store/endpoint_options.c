@@ -333,10 +333,12 @@ OUTBOX_FUNCTION(outbox_credential_names_1_0, 1)
 					 "credentials is a flat object of strings, like '{\"username\": \"...\", \"password\": \"...\"}'.")));
 		else if (outbox_text_problem(m.value.val.string.val, m.value.val.string.len) &&
 				 strstr(value_text(&m.value), PEM) == NULL)
-			ereport(ERROR,
-					(OUTBOX_INVALID("credentials"),
-					 errmsg("a value in credentials has a control character"),
-					 errhint("Remove the line break at its end. Only PEM has some.")));
+			ereport(
+				ERROR,
+				(OUTBOX_INVALID("credentials"),
+				 errmsg("a value in credentials has a control character"),
+				 errhint(
+					 "Remove line breaks and other control characters. Only PEM may have them.")));
 	}
 	PG_RETURN_ARRAYTYPE_P(construct_array(names, n, TEXTOID, -1, false, TYPALIGN_INT));
 }

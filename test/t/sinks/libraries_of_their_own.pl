@@ -88,7 +88,7 @@ foreach my $refused (
 	[ "'null://h/', credentials => '{\"s3cr3t\": \"token\"}'", 'unknown name in credentials', 'The sink null knows: user, token.' ],
 	[ "'null://h/', credentials => '{\"token\": 17}'", 'a value in credentials is not a string', 'a flat object of strings' ],
 	[ "'null://h/', credentials => '{\"token\": \"\"}'", 'a value in credentials is not a string of 1 to 65536 bytes', 'a flat object' ],
-	(map { [ "'null://h/', credentials => '{\"token\": \"$_\"}'", 'a value in credentials has a control character', 'Remove the line break' ] } 's3cr3t\n', 'a\r\nb: s3cr3t', 'a\u007f'),
+	(map { [ "'null://h/', credentials => '{\"token\": \"$_\"}'", 'a value in credentials has a control character', 'Remove line breaks' ] } 's3cr3t\n', 'a\r\nb: s3cr3t', 'a\u007f'),
 	[ "'null://h/', credentials => '\"s3cr3t\"'", 'credentials must be a JSON object', 'Write it as' ],
 	[ "'null://h/', config => '{\"auth\": \"token\"}'", 'the sink null cannot have this endpoint: auth is token, and credentials has none', 'Pass credentials' ],
 	[ "'https://a.example/', config => '{\"auth\": \"token\"}'", 'unknown name "auth" in config', 'The sink webhook knows: http_version, method, ' ],
