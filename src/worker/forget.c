@@ -157,16 +157,6 @@ copies_are_gone(const OutboxForget *f)
 #define ARGS(f, subject) \
 	arg_text((f)->tenant), arg_text((f)->snapshot), subject, arg_text((f)->key)
 
-/* Returns the count that a statement has returned. */
-static int64
-counted(void)
-{
-	int64 n;
-
-	outbox_read_row(0, into_int8(&n));
-	return n;
-}
-
 /* A row of another log is not sent, and is nobody's new event. */
 #define BEFORE \
 	" AND COALESCE(pg_catalog.pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid)," \
@@ -190,37 +180,35 @@ static void
 empty_events(const OutboxForget *f, const int64 *seqs, int n, Removed *r)
 {
 	OutboxArg array = arg_int8s(seqs, n);
+	int64	  kept;
 	int64	  commands;
 
-	outbox_plan_run("WITH u AS (UPDATE outbox.events e" EMPTY " RETURNING 1)"
-					" SELECT pg_catalog.count(*) FROM u",
-					ARGS(f, array));
-	r->events += counted();
+	r->events += outbox_plan_run("UPDATE outbox.events e" EMPTY, ARGS(f, array));
 	outbox_plan_run("WITH u AS (UPDATE outbox.kept_events e" EMPTY
 					" RETURNING e.seq, e.epoch)"
 					" SELECT pg_catalog.count(*) FROM u WHERE NOT EXISTS"
 					" (SELECT 1 FROM outbox.events l WHERE l.seq = u.seq"
 					" AND l.epoch = u.epoch)",
 					ARGS(f, array));
-	r->events += counted();
-	outbox_plan_run("WITH u AS (UPDATE outbox.attempt_log a SET response_body = NULL,"
-					" response_headers = NULL,"
-					" error = CASE WHEN a.error IS NOT NULL THEN 'forgotten' END"
-					" WHERE a.seq = ANY (ARRAY" EMPTIED ")"
-					" AND (a.response_body IS NOT NULL OR a.response_headers IS NOT NULL"
-					" OR a.error <> 'forgotten')"
-					" RETURNING 1) SELECT pg_catalog.count(*) FROM u",
-					ARGS(f, array));
-	r->attempts += counted();
-	outbox_plan_run("WITH c AS (INSERT INTO outbox.commands (endpoint_id, action, seq)"
-					" SELECT k.endpoint_id, 'forget', k.seq FROM outbox.parked k"
-					" JOIN outbox.endpoint_settings s USING (endpoint_id)"
-					" WHERE k.seq = ANY (ARRAY" EMPTIED ")"
-					" AND (k.status <> 'cancelled' OR k.key IS NOT NULL"
-					" OR k.last_error IS NOT NULL)"
-					" ORDER BY k.seq RETURNING 1) SELECT pg_catalog.count(*) FROM c",
-					ARGS(f, array));
-	commands = counted();
+	outbox_read_row(0, into_int8(&kept));
+	r->events += kept;
+	r->attempts += outbox_plan_run(
+		"UPDATE outbox.attempt_log a SET response_body = NULL,"
+		" response_headers = NULL,"
+		" error = CASE WHEN a.error IS NOT NULL THEN 'forgotten' END"
+		" WHERE a.seq = ANY (ARRAY" EMPTIED ")"
+		" AND (a.response_body IS NOT NULL OR a.response_headers IS NOT NULL"
+		" OR a.error <> 'forgotten')",
+		ARGS(f, array));
+	commands =
+		outbox_plan_run("INSERT INTO outbox.commands (endpoint_id, action, seq)"
+						" SELECT k.endpoint_id, 'forget', k.seq FROM outbox.parked k"
+						" JOIN outbox.endpoint_settings s USING (endpoint_id)"
+						" WHERE k.seq = ANY (ARRAY" EMPTIED ")"
+						" AND (k.status <> 'cancelled' OR k.key IS NOT NULL"
+						" OR k.last_error IS NOT NULL)"
+						" ORDER BY k.seq",
+						ARGS(f, array));
 	if (commands > 0)
 		outbox_mark_changed(); /* the workers of these endpoints are woken */
 	r->deliveries += commands;
