@@ -181,7 +181,7 @@ answered(void *arg, const OutboxOutcome *outcome)
 
 	outbox_watchdog_leave();
 	take_answer(arg, outcome);
-	outbox_watchdog_enter(endpoint);
+	outbox_watchdog_return(endpoint);
 }
 
 /* ----------------------------------------------------------------- the request */

@@ -60,6 +60,9 @@
 #define REQUEST_COUNTS (5 * 1000)
 #define FAILURE_COUNTS USECS_PER_SEC
 
+/* To sign a body with fewer bytes takes little time. */
+#define SIGNED_SOON (16 * 1024)
+
 /*
  * So many endpoints lack memory for their next request before a round ends.  The
  * endpoints behind them have more requests already.
@@ -194,15 +197,13 @@ batch_done(OutboxBatch *b, const OutboxOutcome *outcome, TimestampTz now)
 static void fill(OutboxEndpoint *ep, TimestampTz now, bool turn);
 
 /*
- * A request has ended.  'arg' is the delivery that was sent alone, or the first
- * member of a batch.
+ * A request has ended: that of a delivery that was sent alone, or of a batch with this
+ * first member.
  */
 static void
-request_ended(void *arg, const OutboxOutcome *outcome)
+request_ended(OutboxDelivery *d, const OutboxOutcome *outcome, TimestampTz now)
 {
-	OutboxDelivery *d = arg;
 	OutboxEndpoint *ep = d->endpoint;
-	TimestampTz		now = GetCurrentTimestamp();
 	OutboxOutcome	clean;
 
 	/* If the clock was set forward meanwhile, the failure is not judged by that. */
@@ -259,9 +260,8 @@ done(void *arg, const OutboxOutcome *outcome)
 {
 	int32 endpoint = outbox_watchdog.endpoint;
 
-	outbox_watchdog_leave();
-	request_ended(arg, outcome);
-	outbox_watchdog_enter(endpoint);
+	request_ended(arg, outcome, outbox_watchdog_leave());
+	outbox_watchdog_return(endpoint);
 }
 
 void
@@ -288,12 +288,14 @@ outbox_dispatch_init(OutboxEnded callback)
 					  outbox_watchdog_worked, outbox_watchdog_owes);
 }
 
-/* Starts a request of the endpoint. */
+/* Starts a request of the endpoint.  'now' was before it was signed. */
 static void
-start(OutboxEndpoint *ep, OutboxTransfer *t, const OutboxMessage *message, void *delivery)
+start(OutboxEndpoint *ep, OutboxTransfer *t, const OutboxMessage *message, void *delivery,
+	  TimestampTz now)
 {
 	ep->config.target.kept_answer = outbox_attempts_keep_good(ep);
-	outbox_watchdog_enter(ep->id);
+	outbox_watchdog_enter_at(
+		ep->id, message->body_len < SIGNED_SOON ? now : GetCurrentTimestamp());
 	ep->config.target.transport->start(t, &ep->config.target, ep->link->handle, message,
 									   delivery);
 	outbox_watchdog_leave();
@@ -361,7 +363,7 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 	d->started_at = now;
 	begin_flight(ep, transport->memory, message.body_len, now);
 	OUTBOX_CRASH_POINT("send.begin");
-	start(ep, t, &message, d);
+	start(ep, t, &message, d, now);
 	if (ep->link->state == OUTBOX_LINK_PROBING)
 		ep->link->state = OUTBOX_LINK_DOWN; /* until links.c has asked again */
 	OUTBOX_CRASH_POINT("send.started");
@@ -401,7 +403,7 @@ send_batch(OutboxBatch *b, TimestampTz now)
 		b->members[i].delivery->started_at = now;
 	message.body = b->body.bytes;
 	message.body_len = b->body.len;
-	start(ep, t, &message, b->members[0].delivery);
+	start(ep, t, &message, b->members[0].delivery, now);
 	OUTBOX_CRASH_POINT("batch.started");
 	return true;
 }

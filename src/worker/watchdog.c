@@ -46,7 +46,12 @@
 #define SAME_PLACE 100
 #define TRIES_MAX 1000
 
-#define BRIEF 100 /* µs of work for which the processor's time is not asked for */
+/*
+ * µs of work for which the processor's time is not asked for: of one call, and of calls
+ * together.  To ask for it takes as long as a twentieth of a request.
+ */
+#define BRIEF 100
+#define BRIEF_TOGETHER 1000
 
 /*
  * Of so many reports in a row that the library still works for the same endpoint, one reads
@@ -121,14 +126,13 @@ static int64 brief; /* µs of brief calls since the processor's time was asked f
  * work, so there it is asked for after some of them, too.
  */
 static int64
-worked(void)
+worked(TimestampTz now)
 {
 	static int64 processor_since;
-	TimestampTz	 now = GetCurrentTimestamp();
 	int64		 usec = Max(now - since, 0);
 
 	since = now;
-	if (usec <= BRIEF && (outbox_watchdog.inside || brief <= BRIEF))
+	if (usec <= BRIEF && (outbox_watchdog.inside || brief <= BRIEF_TOGETHER))
 		brief += usec;
 	else
 	{
@@ -144,18 +148,32 @@ worked(void)
 int64
 outbox_watchdog_work(TimestampTz *now)
 {
-	int64 usec = worked();
-
-	*now = since;
-	return usec;
+	*now = GetCurrentTimestamp();
+	return worked(*now);
 }
 
+/* Brief work in a row for one endpoint is charged together, so that it is found once. */
 bool
-outbox_watchdog_charge(int32 endpoint_id)
+outbox_watchdog_charge(int32 endpoint_id, TimestampTz now)
 {
-	int64 usec = worked();
+	static int32 charged;
+	static int64 work; /* µs for that endpoint that are not charged yet */
+	int64		 usec = worked(now);
 
-	return endpoint_id != 0 && outbox_slots_work(endpoint_id, usec, since);
+	if (endpoint_id == 0)
+		return false;
+	if (endpoint_id != charged)
+	{
+		(void) outbox_slots_work(charged, work, now);
+		charged = endpoint_id;
+		work = 0;
+	}
+	work += usec;
+	if (work <= BRIEF)
+		return false;
+	usec = work;
+	work = 0;
+	return outbox_slots_work(endpoint_id, usec, now);
 }
 
 bool
@@ -165,7 +183,7 @@ outbox_watchdog_worked(int32 endpoint_id)
 
 	if (endpoint_id == outbox_watchdog.endpoint && ++reports % REPORTS != 0)
 		return false;
-	return outbox_watchdog_charge(endpoint_id);
+	return outbox_watchdog_charge(endpoint_id, GetCurrentTimestamp());
 }
 
 bool
@@ -179,7 +197,7 @@ outbox_watchdog_serves(int32 endpoint_id)
 {
 	if (endpoint_id == outbox_watchdog.endpoint)
 		return;
-	(void) outbox_watchdog_charge(outbox_watchdog.endpoint);
+	(void) outbox_watchdog_charge(outbox_watchdog.endpoint, GetCurrentTimestamp());
 	/* It goes on with another endpoint, so a call of the library has returned. */
 	outbox_watchdog.call++;
 	outbox_watchdog.endpoint = endpoint_id;

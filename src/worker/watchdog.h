@@ -40,7 +40,7 @@ extern bool outbox_watchdog_worked(int32 endpoint_id);
 extern bool outbox_watchdog_owes(int32 endpoint_id);
 
 /* Charges the endpoint (0: none) for the work since the last call, and returns the same. */
-extern bool outbox_watchdog_charge(int32 endpoint_id);
+extern bool outbox_watchdog_charge(int32 endpoint_id, TimestampTz now);
 
 /*
  * Returns the µs that the process has worked, and not waited for a processor, since the last
@@ -48,16 +48,32 @@ extern bool outbox_watchdog_charge(int32 endpoint_id);
  */
 extern int64 outbox_watchdog_work(TimestampTz *now);
 
-/* A call into a transport begins, for this endpoint.  0: not known yet. */
+/*
+ * A call into a transport goes on that was left for 'done'.  What was done since the clock
+ * was read, for the outcome or behind the next request, is little, and counts for the call.
+ */
 static inline void
-outbox_watchdog_enter(int32 endpoint_id)
+outbox_watchdog_return(int32 endpoint_id)
 {
-	(void) outbox_watchdog_charge(0);
 	outbox_watchdog.call++;
 	outbox_watchdog.endpoint = endpoint_id;
 	outbox_watchdog.inside = true;
 	if (!outbox_watchdog.ticking)
 		outbox_watchdog_start_ticking();
+}
+
+/* A call into a transport begins, for this endpoint.  0: not known yet. */
+static inline void
+outbox_watchdog_enter_at(int32 endpoint_id, TimestampTz now)
+{
+	(void) outbox_watchdog_charge(0, now);
+	outbox_watchdog_return(endpoint_id);
+}
+
+static inline void
+outbox_watchdog_enter(int32 endpoint_id)
+{
+	outbox_watchdog_enter_at(endpoint_id, GetCurrentTimestamp());
 }
 
 /* Returns the endpoint for which the process has to end.  0: not known. */
@@ -70,12 +86,15 @@ outbox_watchdog_blamed(void)
 	return outbox_watchdog.endpoint;
 }
 
-/* The call has returned, or calls 'done'. */
-static inline void
+/* The call has returned, or calls 'done'.  Returns the time. */
+static inline TimestampTz
 outbox_watchdog_leave(void)
 {
-	(void) outbox_watchdog_charge(outbox_watchdog.endpoint);
+	TimestampTz now = GetCurrentTimestamp();
+
+	(void) outbox_watchdog_charge(outbox_watchdog.endpoint, now);
 	outbox_watchdog.inside = false;
+	return now;
 }
 
 #endif /* OUTBOX_WATCHDOG_H */
