@@ -420,7 +420,8 @@ extern void			   outbox_http_pools_shutdown(void);
 extern uint64		   outbox_http_host_hash(const char *url);
 extern CURLMcode	   outbox_http_pool_add(OutboxTransfer *t);
 extern void			   outbox_http_pool_remove(OutboxTransfer *t);
-extern void			   outbox_http_pool_act(int index, int fd, int mask, CURL *user);
+extern void			   outbox_http_pool_act(int index, int fd, int mask,
+											OutboxTransfer *user);
 extern void			   outbox_http_pool_added(OutboxHttpPool *pool);
 extern void			   outbox_http_pools_flush(void);
 extern void			   outbox_http_pools_run_timers(int64 until);
@@ -458,7 +459,8 @@ extern bool outbox_http_watch_pool(OutboxHttpPool *pool);
 extern void outbox_http_sockets_shutdown(void);
 extern void outbox_http_watch(int fd, OutboxHttpSocket kind);
 extern int	outbox_http_close_socket(void *arg, curl_socket_t fd);
-extern bool outbox_http_events(void (*act)(int pool, int fd, int mask, CURL *user),
+extern bool outbox_http_events(void (*act)(int pool, int fd, int mask,
+										   OutboxTransfer *user),
 							   int64 until);
 
 /*

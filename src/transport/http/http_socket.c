@@ -19,13 +19,13 @@
  */
 typedef struct Watch
 {
-	bool		  ours;	  /* false: each change is passed to epoll at once */
-	unsigned char kind;	  /* OutboxHttpSocket */
-	unsigned char pool;	  /* whose socket it is: an event may be of an older one */
-	unsigned char wanted; /* EPOLLIN | EPOLLOUT */
-	unsigned char registered;
-	CURL		 *user;		/* that wants it; NULL: none, or HTTP/2, which has several */
-	int32		  endpoint; /* whose request has used it last */
+	bool			ours;	/* false: each change is passed to epoll at once */
+	unsigned char	kind;	/* OutboxHttpSocket */
+	unsigned char	pool;	/* whose socket it is: an event may be of an older one */
+	unsigned char	wanted; /* EPOLLIN | EPOLLOUT */
+	unsigned char	registered;
+	OutboxTransfer *user;	  /* that wants it; NULL: none, or HTTP/2, which has several */
+	int32			endpoint; /* whose request has used it last */
 } Watch;
 
 /*
@@ -140,9 +140,14 @@ want_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *socket_arg)
 {
 	int				pool = ((OutboxHttpPool *) arg)->index;
 	unsigned char	wanted = 0;
-	OutboxTransfer *t = NULL;
+	Watch		   *w = fd < nwatches && watches[fd].ours ? &watches[fd] : NULL;
+	OutboxTransfer *t = w ? w->user : NULL;
 
-	(void) curl_easy_getinfo(easy, CURLINFO_PRIVATE, &t);
+	if (t == NULL || t->easy != easy)
+	{
+		t = NULL;
+		(void) curl_easy_getinfo(easy, CURLINFO_PRIVATE, &t);
+	}
 	/* A request that rests still uses its socket. */
 	if (what == CURL_POLL_REMOVE && !(t && t->rest.paused))
 		outbox_http_peer_rests(fd);
@@ -151,14 +156,14 @@ want_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *socket_arg)
 	if (what == CURL_POLL_OUT || what == CURL_POLL_INOUT)
 		wanted |= EPOLLOUT;
 
-	if (fd < nwatches && watches[fd].ours)
+	if (w)
 	{
 		if (t)
-			watches[fd].endpoint = t->rest.endpoint;
-		watches[fd].pool = pool;
-		watches[fd].wanted = wanted;
-		watches[fd].user = wanted && watches[fd].kind != OUTBOX_HTTP_TLS_2 ? easy : NULL;
-		set_registered(fd, wanted | (watches[fd].registered & EPOLLIN));
+			w->endpoint = t->rest.endpoint;
+		w->pool = pool;
+		w->wanted = wanted;
+		w->user = wanted && w->kind != OUTBOX_HTTP_TLS_2 ? t : NULL;
+		set_registered(fd, wanted | (w->registered & EPOLLIN));
 	}
 	else
 		tell_epoll(pool, wanted == 0 ? EPOLL_CTL_DEL : EPOLL_CTL_MOD, fd, wanted);
@@ -168,12 +173,12 @@ want_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *socket_arg)
 /* Passes one event to libcurl, unless it is not wanted any more. */
 static void
 on_event(const struct epoll_event *event,
-		 void (*act)(int pool, int fd, int mask, CURL *user))
+		 void (*act)(int pool, int fd, int mask, OutboxTransfer *user))
 {
-	int	  pool = (int) (event->data.u64 >> 32);
-	int	  fd = (int) (uint32) event->data.u64;
-	int	  mask = 0;
-	CURL *user = NULL;
+	int				pool = (int) (event->data.u64 >> 32);
+	int				fd = (int) (uint32) event->data.u64;
+	int				mask = 0;
+	OutboxTransfer *user = NULL;
 
 	if (fd == lookups_fd)
 	{
@@ -208,7 +213,8 @@ on_event(const struct epoll_event *event,
 }
 
 bool
-outbox_http_events(void (*act)(int pool, int fd, int mask, CURL *user), int64 until)
+outbox_http_events(void (*act)(int pool, int fd, int mask, OutboxTransfer *user),
+				   int64 until)
 {
 	struct epoll_event events[32];
 	int				   n = epoll_wait(epoll_fd, events, lengthof(events), 0);
