@@ -20,21 +20,29 @@
 #include "log/transaction.h"
 #include "store/attempts.h"
 
-typedef struct Attempt
+/* The parts of an attempt that most attempts do not have. */
+typedef struct Details
 {
-	int64		seq;
-	TimestampTz started_at;
-	pg_uuid_t	event_id;
-	int32		endpoint_id;
-	int32		attempt;
-	float		duration;
-	int16		status;
-	int16		cause;
-	bool		in_run; /* it is written as a part of a run */
-	OutboxTimes times;	/* -1: not known */
-	char	   *error;	/* NULL: none, as the next two */
+	OutboxTimes times; /* -1: not known */
+	char	   *error; /* NULL: none, as the next two */
 	char	   *head;
 	char	   *body;
+} Details;
+
+static const Details no_details = {.times = {-1, -1, -1, -1}};
+
+typedef struct Attempt
+{
+	int64		   seq;
+	TimestampTz	   started_at;
+	pg_uuid_t	   event_id;
+	int32		   endpoint_id;
+	int32		   attempt;
+	float		   duration;
+	int16		   status;
+	int16		   cause;
+	bool		   in_run; /* it is written as a part of a run */
+	const Details *details;
 } Attempt;
 
 /*
@@ -150,24 +158,26 @@ note(const OutboxDelivery *d, int nth, const OutboxOutcome *o, int status,
 	a->status = (int16) status;
 	a->cause = (int16) (cause_of(d) + CAUSE_REDELIVERY * d->redelivery +
 						(o->http_2 && nth == o->lost ? CAUSE_HTTP_2 : 0));
-	a->times = (OutboxTimes){-1, -1, -1, -1};
-	a->error = a->head = a->body = NULL;
+	a->details = &no_details;
 	if (!good || level == OUTBOX_LOG_ATTEMPTS_ANSWERS)
 	{
 		MemoryContext old = MemoryContextSwitchTo(attempt_cxt);
+		Details		 *details = palloc(sizeof(Details));
 
+		*details = no_details;
 		if (!good)
-			a->error = pstrdup(error);
+			details->error = pstrdup(error);
 		if (o->times && nth == o->lost)
-			a->times = *o->times;
+			details->times = *o->times;
 		if (keep_answer)
 		{
-			a->head = kept_text(o->head, o->head_len);
-			a->body = kept_text(o->body, o->body_len);
+			details->head = kept_text(o->head, o->head_len);
+			details->body = kept_text(o->body, o->body_len);
 		}
+		a->details = details;
 		MemoryContextSwitchTo(old);
 	}
-	return a->head || a->body;
+	return a->details->head || a->details->body;
 }
 
 void
@@ -281,8 +291,10 @@ packed(Attempt *const *run, int n)
 static bool
 is_plain(const Attempt *a)
 {
-	return a->error == NULL && a->head == NULL && a->body == NULL &&
-		a->times.first_byte < 0 && isfinite(a->duration);
+	const Details *details = a->details;
+
+	return details->error == NULL && details->head == NULL && details->body == NULL &&
+		details->times.first_byte < 0 && isfinite(a->duration);
 }
 
 /*
@@ -351,13 +363,13 @@ write_rows(int piece)
 		put_if(&rows, a->status != 0, Int16GetDatum(a->status));
 		put_value(&rows, Int16GetDatum(piece));
 		put_value(&rows, Int16GetDatum(a->cause));
-		put_time(&rows, a->times.lookup);
-		put_time(&rows, a->times.connect);
-		put_time(&rows, a->times.tls);
-		put_time(&rows, a->times.first_byte);
-		put_text(&rows, a->error);
-		put_text(&rows, a->head);
-		put_text(&rows, a->body);
+		put_time(&rows, a->details->times.lookup);
+		put_time(&rows, a->details->times.connect);
+		put_time(&rows, a->details->times.tls);
+		put_time(&rows, a->details->times.first_byte);
+		put_text(&rows, a->details->error);
+		put_text(&rows, a->details->head);
+		put_text(&rows, a->details->body);
 	}
 	if (rows.n > 0)
 		outbox_append_rows(outbox_table_oid(OUTBOX_TABLE_ATTEMPT_LOG_0 + piece), &rows);
