@@ -60,8 +60,7 @@
 #define REQUEST_COUNTS (5 * 1000)
 #define FAILURE_COUNTS USECS_PER_SEC
 
-/* To sign a body with fewer bytes takes little time. */
-#define SIGNED_SOON (16 * 1024)
+#define SIGNED_SOON (16 * 1024) /* bytes of a body that take little time to sign */
 
 /*
  * So many endpoints lack memory for their next request before a round ends.  The
@@ -117,8 +116,7 @@ end_flight(OutboxDelivery *d, int64 least, TimestampTz now)
 {
 	OutboxBatch *b = d->batch;
 	size_t		 request_bytes = b ? BATCH_BYTES(b->transport) : d->transport->memory;
-
-	TimestampTz until = outbox_slots_end(d->endpoint, least, d->started_at, now);
+	TimestampTz	 until = outbox_slots_end(d->endpoint, least, d->started_at, now);
 
 	outbox_memory_account(&requests_account, requests_account - request_bytes);
 	if (until > now)
@@ -294,8 +292,9 @@ start(OutboxEndpoint *ep, OutboxTransfer *t, const OutboxMessage *message, void 
 	  TimestampTz now)
 {
 	ep->config.target.kept_answer = outbox_attempts_keep_good(ep);
-	outbox_watchdog_enter_at(
-		ep->id, message->body_len < SIGNED_SOON ? now : GetCurrentTimestamp());
+	outbox_watchdog_enter_at(ep->id,
+							 message->body_len < SIGNED_SOON ? now :
+															   GetCurrentTimestamp());
 	ep->config.target.transport->start(t, &ep->config.target, ep->link->handle, message,
 									   delivery);
 	outbox_watchdog_leave();

@@ -415,18 +415,17 @@ extern int64_t outbox_http_rests_timer(int64_t at);
  * there is no room for as many as a target begins with, and some are idle.  Where nearly all
  * have one of the requests that run, slots decide, and none is closed for another host.
  */
-extern bool			   outbox_http_pools_init(void);
-extern void			   outbox_http_pools_shutdown(void);
-extern uint64		   outbox_http_host_hash(const char *url);
-extern CURLMcode	   outbox_http_pool_add(OutboxTransfer *t);
-extern void			   outbox_http_pool_remove(OutboxTransfer *t);
-extern void			   outbox_http_pool_act(int index, int fd, int mask,
-											OutboxTransfer *user);
-extern void			   outbox_http_pool_added(OutboxHttpPool *pool);
-extern void			   outbox_http_pools_flush(void);
-extern void			   outbox_http_pools_run_timers(int64 until);
-extern int64		   outbox_http_pools_next_timer(void);
-extern bool			   outbox_http_pools_may_have_ended(void);
+extern bool		 outbox_http_pools_init(void);
+extern void		 outbox_http_pools_shutdown(void);
+extern uint64	 outbox_http_host_hash(const char *url);
+extern CURLMcode outbox_http_pool_add(OutboxTransfer *t);
+extern void		 outbox_http_pool_remove(OutboxTransfer *t);
+extern void		 outbox_http_pool_act(int index, int fd, int mask, OutboxTransfer *user);
+extern void		 outbox_http_pool_added(OutboxHttpPool *pool);
+extern void		 outbox_http_pools_flush(void);
+extern void		 outbox_http_pools_run_timers(int64 until);
+extern int64	 outbox_http_pools_next_timer(void);
+extern bool		 outbox_http_pools_may_have_ended(void);
 extern OutboxTransfer *outbox_http_pools_next_ended(CURLcode *result);
 extern void			   outbox_http_pools_check_room(void);
 extern bool			   outbox_http_pools_are_scarce(int running);

@@ -24,7 +24,7 @@ typedef struct Watch
 	unsigned char	pool;	/* whose socket it is: an event may be of an older one */
 	unsigned char	wanted; /* EPOLLIN | EPOLLOUT */
 	unsigned char	registered;
-	OutboxTransfer *user;	  /* that wants it; NULL: none, or HTTP/2, which has several */
+	OutboxTransfer *user; /* that wants it; NULL: none, or HTTP/2, which has several */
 	int32			endpoint; /* whose request has used it last */
 } Watch;
 
