@@ -49,8 +49,8 @@ extern bool outbox_watchdog_charge(int32 endpoint_id, TimestampTz now);
 extern int64 outbox_watchdog_work(TimestampTz *now);
 
 /*
- * A call into a transport goes on that was left for 'done'.  What was done since the clock
- * was read, for the outcome or behind the next request, is little, and counts for the call.
+ * A call into a transport goes on that was left for 'done'.  The work since the clock was
+ * read, for the outcome or behind the next request, is little, and counts for the call.
  */
 static inline void
 outbox_watchdog_return(int32 endpoint_id)
