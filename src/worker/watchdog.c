@@ -131,7 +131,7 @@ worked(TimestampTz now)
 	static int64 processor_since;
 	int64		 usec = Max(now - since, 0);
 
-	since = now;
+	since = Max(since, now); /* it was read earlier where a request begins */
 	if (usec <= BRIEF && (outbox_watchdog.inside || brief <= BRIEF_TOGETHER))
 		brief += usec;
 	else
