@@ -124,7 +124,8 @@ outbox_head_kept(OutboxHead *head, size_t *len)
 
 /*
  * Takes one line, its end included.  Its meaning is stored in 'head' and 'outcome'
- * until the head is complete.  Later lines are trailers, and are only counted.
+ * until the head is complete.  Later lines are trailers, and are only counted.  So is a
+ * part of a line: the connection has ended in it.
  */
 OutboxHeadState
 outbox_head_line(OutboxHead *head, OutboxOutcome *outcome, const char *line, size_t len,
@@ -136,7 +137,7 @@ outbox_head_line(OutboxHead *head, OutboxOutcome *outcome, const char *line, siz
 	head->bytes += len;
 	if (head->bytes > HEAD_BYTES_MAX || ++head->lines > HEAD_LINES_MAX)
 		return head->state = OUTBOX_HEAD_OVERSIZED;
-	if (head->state == OUTBOX_HEAD_COMPLETE || len == 0)
+	if (head->state == OUTBOX_HEAD_COMPLETE || len == 0 || line[len - 1] != '\n')
 		return head->state;
 
 	if (head->state == OUTBOX_HEAD_STATUS)
