@@ -199,18 +199,19 @@ outbox_session_ends(void)
 
 /*
  * The worker's loop ends by itself, after it has stored outcomes and figures.  Inside a
- * transaction, its wait or its work is cancelled first.  Before there is a loop, and if it is
- * asked a second time, the process ends there.
+ * transaction, its wait or its work is cancelled first.  Before there is a loop, the process
+ * ends there.  To be asked again changes nothing: the postmaster sends each signal twice, to
+ * the process and to its group.
  */
 void
 outbox_session_sigterm(SIGNAL_ARGS)
 {
 	int save_errno = errno;
 
-	if (in_transaction)
+	if (in_transaction && !(stores_at_end && ShutdownRequestPending))
 	{
 		InterruptPending = true;
-		if (stores_at_end && !ShutdownRequestPending)
+		if (stores_at_end)
 			QueryCancelPending = true;
 		else
 			ProcDiePending = true;
@@ -394,10 +395,7 @@ leave_transaction(void)
 	in_transaction = false;
 	/* A request to end that came too late for this transaction does not cancel the next one. */
 	if (ShutdownRequestPending && !is_over)
-	{
 		ProcDiePending = QueryCancelPending = false;
-		outbox_session_ends();
-	}
 }
 
 bool
@@ -454,6 +452,8 @@ begin(Purpose purpose, bool throws)
 	/* now() is the start of the statement, and this process receives no statements. */
 	SetCurrentStatementStartTimestamp();
 	in_transaction = true;
+	if (ShutdownRequestPending)
+		outbox_session_ends();
 	StartTransactionCommand();
 	outbox_session_fix_role(true);
 	if (!lock_for(purpose))

@@ -190,10 +190,6 @@ outbox_stop_workers(int i)
 		if (!outbox_has_process(i, w) || processes[i][w].stopping)
 			continue;
 		processes[i][w].stopping = true;
-
-		/* Asked a second time, it would end without having stored all.  See take_hold(). */
-		if (db->holds > 0 && db->workers[w].pid != 0)
-			continue;
 		if (processes[i][w].handle != NULL)
 			TerminateBackgroundWorker(processes[i][w].handle);
 		else if (db->workers[w].pid != 0)

@@ -25,6 +25,7 @@ answered_by('newlines', $whole =~ tr/\r//dr);
 emit($node, 'a', '{}');
 ok(wait_sql($node, 'SELECT bool_and(delivered + dead = 1) FROM outbox.stats'), 'each has ended');
 is(ask("SELECT string_agg(endpoint, ' ' ORDER BY endpoint) FROM outbox.stats WHERE delivered = 1"), 'newlines whole', 'only whole heads are answers');
-is(ask("SELECT string_agg(DISTINCT error, '; ') FROM outbox.attempts WHERE status_code IS NULL"), 'the connection was closed before the answer', 'the others are none');
+is(ask("SELECT count(*) FROM outbox.attempts WHERE status_code IS NULL AND error ~ '^the connection was closed before the answer'"),
+	ask('SELECT count(*) - 2 FROM outbox.attempts'), 'the others are none');
 $node->stop;
 done_testing();
