@@ -18,7 +18,7 @@
 #include "port/pg_bitutils.h"
 #include "transport/http/http_internal.h"
 
-#define POOLS_MAX 64			 /* bits of 'touched', 'added' and 'timed' */
+#define POOLS_MAX 64			 /* bits of 'touched' and 'added' */
 #define CONNECTIONS_PER_POOL 128 /* that one handle serves well */
 #define TOGETHER 8				 /* requests that are begun together */
 #define CONNECTIONS_SHARE 4		 /* of the worker's memory, 1/4 is for connections */
@@ -30,32 +30,18 @@
 static OutboxHttpPool pools[POOLS_MAX];
 static int			  npools;
 static uint64 touched; /* a bit for each handle in which requests may have ended */
-static uint64 timed;   /* a bit for each handle that has a timer */
 static uint64 added;   /* a bit for each handle with requests that it has not begun */
 static int	  nadded;  /* such requests */
 static bool	  alone;   /* true if each is begun alone, because it may connect */
 static int	  limit;   /* of connections */
 static bool	  crowded; /* true if idle connections are being closed */
 
-static void
-end_timer(OutboxHttpPool *pool)
-{
-	timed &= ~(UINT64CONST(1) << pool->index);
-	pool->timer_at = OUTBOX_HTTP_NEVER;
-}
-
 static int
 set_timer(CURLM *m, long ms, void *arg)
 {
 	OutboxHttpPool *pool = arg;
 
-	if (ms < 0)
-		end_timer(pool);
-	else
-	{
-		timed |= UINT64CONST(1) << pool->index;
-		pool->timer_at = ms == 0 ? 0 : outbox_http_now() + ms;
-	}
+	pool->timer_at = ms < 0 ? OUTBOX_HTTP_NEVER : ms == 0 ? 0 : outbox_http_now() + ms;
 	return 0;
 }
 
@@ -112,7 +98,6 @@ outbox_http_pools_shutdown(void)
 		pools[i].multi = NULL;
 	}
 	npools = 0;
-	timed = 0;
 }
 
 uint64
@@ -171,7 +156,7 @@ run_timer(OutboxHttpPool *pool, int64 now)
 {
 	if (pool->timer_at > now)
 		return;
-	end_timer(pool);
+	pool->timer_at = OUTBOX_HTTP_NEVER;
 	outbox_http_serves(0); /* until a callback says it */
 	outbox_http_pool_act(pool->index, CURL_SOCKET_TIMEOUT, 0, NULL);
 	pool->timer_at = outbox_http_rests_timer(pool->timer_at);
@@ -219,22 +204,17 @@ outbox_http_pool_added(OutboxHttpPool *pool)
 void
 outbox_http_pools_run_timers(int64 until)
 {
-	static uint64 later; /* handles that are behind the last one that was run */
-	uint64		  left;
-	int64		  now = outbox_http_now();
+	static int next; /* the handle to begin with */
+	int64	   now = outbox_http_now();
 
 	outbox_http_pools_flush();
-	left = timed;
-	while (left != 0 && now <= until)
+	for (int i = 0; i < npools && now <= until; i++)
 	{
-		uint64			in_turn = left & later ? left & later : left;
-		OutboxHttpPool *pool = &pools[pg_rightmost_one_pos64(in_turn)];
-		uint64			bit = UINT64CONST(1) << pool->index;
+		OutboxHttpPool *pool = &pools[next];
 
-		left &= ~bit;
+		next = (next + 1) % npools;
 		if (pool->timer_at > now)
 			continue;
-		later = ~(bit | (bit - 1));
 		run_timer(pool, now);
 		now = outbox_http_now();
 	}
@@ -245,8 +225,8 @@ outbox_http_pools_next_timer(void)
 {
 	int64 at = OUTBOX_HTTP_NEVER;
 
-	for (uint64 left = timed; left != 0; left &= left - 1)
-		at = Min(at, pools[pg_rightmost_one_pos64(left)].timer_at);
+	for (int i = 0; i < npools; i++)
+		at = Min(at, pools[i].timer_at);
 	return at;
 }
 
