@@ -88,7 +88,7 @@ BEGIN
                   HINT = 'Pass the times of the first and the last event.';
     ELSIF from_time > to_time OR NOT isfinite(from_time) OR NOT isfinite(to_time) THEN
         RAISE EXCEPTION 'invalid times: from % to %', from_time, to_time
-            USING ERRCODE = 'invalid_parameter_value', COLUMN = 'from_time',
+            USING ERRCODE = 'invalid_parameter_value', COLUMN = CASE WHEN isfinite(from_time) > isfinite(to_time) THEN 'to_time' ELSE 'from_time' END,
                   HINT = 'Both must be finite, and from_time not later than to_time.';
     END IF;
     PERFORM outbox.check_topics(topics);

@@ -76,7 +76,7 @@ BEGIN
     ELSIF NOT isfinite(from_time) OR NOT isfinite(to_time) OR from_time < zero OR to_time > zero + interval '1000 years'
           OR extract(epoch FROM to_time) - extract(epoch FROM from_time) > 2200 * width THEN
         RAISE EXCEPTION 'more than 2200 buckets'
-            USING ERRCODE = 'invalid_parameter_value', COLUMN = 'from_time',
+            USING ERRCODE = 'invalid_parameter_value', COLUMN = CASE WHEN isfinite(from_time) > isfinite(to_time) THEN 'to_time' ELSE 'from_time' END,
                   HINT = 'Use a larger bucket, or times that are closer to each other.';
     END IF;
     IF endpoint IS NOT NULL THEN

@@ -313,6 +313,9 @@ foreach my $case (
 	[ '22023', 'topic', "portal_send_test('errors', 'errors', 'not.listed')" ],
 	[ '22023', 'topics', "portal_alter_endpoint('errors', 'errors', '{\"topics\": [\"not.listed\"]}')" ],
 	[ '42704', 'event', "portal_retry('errors', 'errors', '01a1f78f-2ee2-708b-8eef-2a7db13f4e83')" ],
+	[ '22023', 'to_time', "portal_replay('errors', 'errors', now(), 'infinity')" ],
+	[ '22023', 'from_time', "portal_replay('errors', 'errors', '-infinity', now())" ],
+	[ '22023', 'to_time', "portal_figures('errors', to_time => 'infinity')" ],
 	[ '55000', '', "portal_secret('errors', 'errors')" ],
 	[ '55000', '', "portal_rotate_secret('errors', 'errors')" ])
 {
