@@ -52,38 +52,41 @@ COMMENT ON TYPE outbox.attempt IS 'A row of outbox.attempts_page(): a row of out
 
 -- Numbers follow times, but for the clock and for transactions that last.  So a time is
 -- found by halving, among the events of one tenant, or all.
-CREATE FUNCTION outbox.page_bound(tenant text, at timestamptz) RETURNS int8
+CREATE FUNCTION outbox.page_bound(tenant text, at timestamptz, OUT last int8, OUT next int8)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off
 AS $$
 #variable_conflict use_variable
 DECLARE
-    low int8 := 0;
-    high int8 := (SELECT q.last_value FROM outbox.events_seq q);
+    -- Events of a server that is followed come late, with the times that they had there: then there is no bound.
+    high int8 := (SELECT q.last_value FROM outbox.events_seq q WHERE NOT EXISTS (SELECT FROM outbox.followed));
     middle int8;
-    next record;
+    e record;
 BEGIN
-    WHILE low < high LOOP
-        middle := low + (high - low) / 2;
+    last := 0;
+    next := 9223372036854775807;
+    WHILE last < high LOOP
+        middle := last + (high - last) / 2;
         -- as in outbox.page_rows()
-        SELECT n.seq, n.created_at INTO next
-        FROM ((SELECT e.seq, e.created_at FROM outbox.events e
-               WHERE tenant IS NULL AND e.seq > middle ORDER BY e.seq LIMIT 1)
+        SELECT n.seq, n.created_at INTO e
+        FROM ((SELECT v.seq, v.created_at FROM outbox.events v
+               WHERE tenant IS NULL AND v.seq > middle ORDER BY v.seq LIMIT 1)
               UNION ALL
-              (SELECT e.seq, e.created_at FROM outbox.events e
-               WHERE tenant IS NOT NULL AND (e.tenant, e.seq) > (page_bound.tenant, middle) AND e.tenant <= page_bound.tenant
-               ORDER BY e.tenant, e.seq LIMIT 1)) n;
-        IF NOT FOUND OR next.created_at > at THEN
-            high := middle;
+              (SELECT v.seq, v.created_at FROM outbox.events v
+               WHERE tenant IS NOT NULL AND (v.tenant, v.seq) > (page_bound.tenant, middle) AND v.tenant <= page_bound.tenant
+               ORDER BY v.tenant, v.seq LIMIT 1)) n;
+        IF e.created_at <= at THEN
+            last := LEAST(e.seq, high);
         ELSE
-            low := LEAST(next.seq, high);
+            high := middle;
+            next := COALESCE(e.seq, next);
         END IF;
     END LOOP;
-    RETURN high;
 END $$;
 COMMENT ON FUNCTION outbox.page_bound IS
-'About the number of the last event of the log, of a tenant or (NULL) of all, that was emitted up to this time';
+'About the numbers of the last event of the log, of a tenant or (NULL) of all, that was emitted up to this time, and of '
+'the next one: test events, and events that the log has no more, are between and before them';
 
 -- The rows that a page may have: events and endpoints, the newest event first, or one event.
 -- "stopped" is a cursor, where there may be more, and "start" has the event, endpoint and time of the row before.
@@ -129,10 +132,10 @@ BEGIN
     -- subscriptions of an endpoint, and outbox.log_deliveries knows which of them holds.
     SELECT s.tenant INTO owner FROM outbox.endpoint_settings s WHERE s.endpoint_id = endpoints[1];
     IF to_time IS NOT NULL THEN
-        start[1] := LEAST(start[1], outbox.page_bound(owner, to_time));
+        start := LEAST(start, ARRAY[(outbox.page_bound(owner, to_time)).next, 2147483647, 0]);
     END IF;
     IF from_time IS NOT NULL THEN
-        low := outbox.page_bound(owner, from_time - interval '1 us');
+        low := (outbox.page_bound(owner, from_time - interval '1 us')).last;
     END IF;
     IF status IN ('retrying', 'dead', 'cancelled') THEN
         SELECT array_agg(c.seq ORDER BY c.seq DESC, c.id), array_agg(c.id ORDER BY c.seq DESC, c.id)
@@ -290,8 +293,7 @@ BEGIN
     SELECT * INTO k FROM outbox.parked p WHERE p.endpoint_id = s.endpoint_id AND p.seq = event_seq;
     SELECT a.attempt, a.cause, a.started_at, a.status_code INTO last
     FROM outbox.delivery_attempts(event_seq, s.endpoint_id) a ORDER BY a.started_at DESC LIMIT 1;
-    waits := COALESCE(k.status IN ('retrying', 'blocked'),
-                      last.attempt IS NULL AND status IN ('pending', 'processing', 'blocked'), false);
+    waits := COALESCE(k.status IN ('retrying', 'blocked'), status IN ('pending', 'processing', 'blocked'), false);
     sent_as := CASE WHEN waits THEN 'next'
                     WHEN last.attempt IS NULL THEN 'unknown'
                     WHEN s.updated_at > last.started_at AND EXISTS (

@@ -90,6 +90,20 @@ foreach my $case (
 	isnt($view, '', 'with something to show') if $where ne 'false';
 }
 
+# Between two times: that of a test event, which the log never had
+my $tested = ask('SELECT created_at FROM outbox.deliveries WHERE test');
+foreach my $of ([ "'acme.a'", "endpoint = 'acme.a'" ], [ "tenant => 'acme'", $of_acme ], [ "'archive'", "endpoint = 'archive'" ])
+{
+	foreach my $times (
+		[ "to_time => '$tested'", "created_at <= '$tested'" ],
+		[ "from_time => '$tested'", "created_at >= '$tested'" ],
+		[ "from_time => '$tested', to_time => '$tested'", "created_at = '$tested'" ])
+	{
+		my (undef, @rows) = pages('deliveries_page', "$of->[0], $times->[0]", $delivery, 7);
+		is(join("\n", @rows), ask("SELECT $delivery FROM outbox.deliveries WHERE $of->[1] AND $times->[1] ORDER BY seq DESC, endpoint"), "$of->[0], $times->[0]");
+	}
+}
+
 my $attempt = 'event_id, seq, endpoint, tenant, attempt, started_at, duration_ms, status_code, error, response_body';
 my $event = ask("SELECT event_id FROM outbox.deliveries WHERE endpoint = 'acme.b' AND status = 'dead' ORDER BY seq LIMIT 1");
 foreach my $case (
@@ -111,6 +125,13 @@ foreach my $case (
 	isnt($view, '', 'with something to show') if $where ne 'false';
 }
 is(ask("SELECT count(*) FROM outbox.attempts_page('acme.b', event => '$event')"), '2', 'both requests of a dead delivery');
+
+# An event that the log has no more, and is older than all that it has of the tenant
+my $upto = ask("SELECT created_at FROM outbox.events WHERE id = '$event'");
+ask("INSERT INTO outbox.kept_events SELECT seq, xid, epoch, id, created_at, expires_at, topic, type, key, tenant, headers, payload, body, content_type"
+	  . " FROM outbox.events WHERE id = '$event'; DELETE FROM outbox.events WHERE tenant = 'acme' AND created_at <= '$upto'");
+is(ask("SELECT event_id, status FROM outbox.deliveries_page(tenant => 'acme', $_ to_time => '$upto')"), "$event|dead", "a dead letter of long ago $_")
+  foreach '', "status => 'dead',", "from_time => '2000-01-01',";
 
 # --- Arguments
 
