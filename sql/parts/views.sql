@@ -447,7 +447,7 @@ COMMENT ON COLUMN outbox.attempts.event_id IS 'id of the event';
 COMMENT ON COLUMN outbox.attempts.seq IS 'number in the log';
 COMMENT ON COLUMN outbox.attempts.endpoint IS 'name of the endpoint (NULL: it was dropped)';
 COMMENT ON COLUMN outbox.attempts.tenant IS 'tenant of the endpoint (NULL: none, or it was dropped)';
-COMMENT ON COLUMN outbox.attempts.attempt IS 'number of the attempt, from 1 (probes repeat a number)';
+COMMENT ON COLUMN outbox.attempts.attempt IS 'number of the attempt, from 1 (a probe repeats a number, and so does the request after one that was broken off)';
 COMMENT ON COLUMN outbox.attempts.started_at IS 'when the request was made';
 COMMENT ON COLUMN outbox.attempts.duration_ms IS 'its duration in ms';
 COMMENT ON COLUMN outbox.attempts.status_code IS 'HTTP status (NULL: no answer)';

@@ -199,19 +199,44 @@ outbox_attempt_ended(const OutboxDelivery *d, const OutboxOutcome *o, const char
 	return note(d, o->lost, o, o->status, error, keep_answer);
 }
 
+static const char *
+why_broken_off(const OutboxEndpoint *ep)
+{
+	if (ep->member.dropped)
+		return "the endpoint was dropped before an answer came";
+	if (ep->member.recreate)
+		return "the endpoint was changed or moved before an answer came";
+	return "the worker ended before an answer came";
+}
+
+/* What is sent again does not count as failed: its receiver has done nothing wrong. */
 void
 outbox_attempts_broken_off(OutboxDelivery *d, TimestampTz now)
 {
 	const OutboxOutcome o = {.result = OUTBOX_RESULT_FAILED,
 							 .failure = OUTBOX_FAILURE_TIMEOUT,
-							 .error = "the endpoint was dropped before an answer came",
-							 .duration = (now - d->started_at) / 1000.0};
+							 .duration = Max(now - d->started_at, 0) / 1000.0};
 
 	for (int i = 0; i < (d->batch ? d->batch->n : 1); i++)
 	{
 		(void) outbox_attempt_ended(d->batch ? d->batch->members[i].delivery : d, &o,
-									o.error, false);
-		outbox_tally_failure(d->endpoint, &o);
+									why_broken_off(d->endpoint), false);
+		if (d->endpoint->member.dropped)
+			outbox_tally_failure(d->endpoint, &o);
+	}
+}
+
+void
+outbox_attempts_worker_ends(OutboxEndpoint *ep, TimestampTz now)
+{
+	dlist_iter iter;
+
+	dlist_foreach(iter, &ep->queue->in_flight)
+	{
+		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
+
+		if (d->batch == NULL || d == d->batch->members[0].delivery)
+			outbox_attempts_broken_off(d, now);
 	}
 }
 

@@ -20,10 +20,11 @@ extern bool outbox_attempt_ended(const OutboxDelivery *d, const OutboxOutcome *o
 extern void outbox_attempts_lost(const OutboxDelivery *d, const OutboxOutcome *o);
 
 /*
- * The request of the delivery, or of its batch, is broken off and not made again: it counts
- * and is remembered as failed.
+ * The request of the delivery, or of its batch, is broken off.  The receiver may have seen it,
+ * so it is remembered as failed.  The second does so for all requests of the endpoint.
  */
 extern void outbox_attempts_broken_off(OutboxDelivery *d, TimestampTz now);
+extern void outbox_attempts_worker_ends(OutboxEndpoint *ep, TimestampTz now);
 
 /*
  * The first writes the attempts, in a settle's transaction.  The second forgets

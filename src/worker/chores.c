@@ -24,6 +24,7 @@
 #include "log/step.h"
 #include "log/transaction.h"
 #include "server/shares.h"
+#include "store/attempts.h"
 #include "store/figures.h"
 #include "store/own_events.h"
 #include "store/positions.h"
@@ -318,6 +319,8 @@ outbox_chores_end(TimestampTz now)
 	TimestampTz until = now + END_WAITS;
 	int			before = -1;
 
+	for (int i = 0; i < outbox_loop.roster.n; i++)
+		outbox_attempts_worker_ends(outbox_loop.roster.endpoints[i], now);
 	for (;;)
 	{
 		dlist_node *first;

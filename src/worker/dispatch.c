@@ -608,8 +608,7 @@ outbox_dispatch_cancel(OutboxEndpoint *ep, TimestampTz before)
 		else
 			d->transport->cancel(d->transfer);
 		outbox_watchdog_leave();
-		if (ep->member.dropped)
-			outbox_attempts_broken_off(d, now);
+		outbox_attempts_broken_off(d, now);
 		put_back(d, now);
 	}
 }
