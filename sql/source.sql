@@ -598,6 +598,31 @@ FROM (SELECT COALESCE(replace(m[1], '""', '"'), m[2]) AS name
       FROM regexp_matches(list, '[[:space:]]*(?:"((?:[^"]|"")*)"|([^,"[:space:]]+))[[:space:]]*(?:,|$)', 'g') AS m) n
 $$;
 
+-- emit_change() runs as the owner of outbox, and a cast to JSON that the owner of a type wrote must not.
+-- So columns of another owner's types, but for the ones that PostgreSQL looks into instead, are carried
+-- as their text.
+CREATE OR REPLACE FUNCTION outbox.row_query(relation oid) RETURNS text
+LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp
+AS $$
+WITH RECURSIVE parts AS (
+    SELECT a.attnum, a.atttypid AS type FROM pg_attribute a WHERE a.attrelid = relation AND a.attnum > 0
+    UNION
+    SELECT p.attnum, m.type
+    FROM parts p JOIN pg_type t ON t.oid = p.type
+    CROSS JOIN LATERAL (SELECT unnest(ARRAY[t.typelem, t.typbasetype])
+                        UNION ALL SELECT a.atttypid FROM pg_attribute a WHERE a.attrelid = t.typrelid AND a.attnum > 0) m (type)),
+strange AS (
+    SELECT DISTINCT p.attnum FROM parts p JOIN pg_type t ON t.oid = p.type JOIN pg_roles r ON r.oid = t.typowner
+    WHERE t.typtype NOT IN ('c', 'd') AND t.typcategory <> 'A' AND NOT r.rolsuper AND r.rolname <> current_user)
+SELECT 'SELECT to_jsonb(r) FROM (SELECT '
+    || string_agg(format(CASE WHEN s.attnum IS NULL THEN '($1).%1$I'
+                              ELSE 'CASE num_nulls(($1).%1$I) WHEN 0 THEN format(''%%s'', ($1).%1$I) END AS %1$I' END, a.attname), ', ')
+    || ') r'
+FROM pg_attribute a LEFT JOIN strange s USING (attnum)
+WHERE a.attrelid = relation AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated <> 'v' AND EXISTS (SELECT FROM strange)
+$$;
+
 -- Times are in UTC, and all else is written as in a session with the defaults.
 CREATE OR REPLACE FUNCTION outbox.emit_change() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER
@@ -619,6 +644,9 @@ DECLARE
     former text;
     former_key text;
     missing text;
+    query text;
+    -- A cast to text could be one of a type's owner, too.
+    text_of CONSTANT text := 'SELECT format(''%%s'', ($1).%I)';
     tenant_column CONSTANT text := CASE WHEN TG_NARGS = 4 OR TG_ARGV[3] <> '' THEN TG_ARGV[3] END;
 BEGIN
     IF TG_WHEN <> 'AFTER' OR TG_LEVEL <> 'ROW' THEN
@@ -650,16 +678,16 @@ BEGIN
                          'double quotes. System columns and virtual columns cannot be used.';
     END IF;
     IF TG_OP <> 'DELETE' THEN
-        EXECUTE format('SELECT ($1).%I::text', TG_ARGV[1]) INTO key USING NEW;
+        EXECUTE format(text_of, TG_ARGV[1]) INTO key USING NEW;
     END IF;
     IF TG_OP <> 'INSERT' THEN
-        EXECUTE format('SELECT ($1).%I::text', TG_ARGV[1]) INTO former_key USING OLD;
+        EXECUTE format(text_of, TG_ARGV[1]) INTO former_key USING OLD;
     END IF;
     IF tenant_column IS NOT NULL AND TG_OP <> 'DELETE' THEN
-        EXECUTE format('SELECT ($1).%I::text', tenant_column) INTO tenant USING NEW;
+        EXECUTE format(text_of, tenant_column) INTO tenant USING NEW;
     END IF;
     IF tenant_column IS NOT NULL AND TG_OP <> 'INSERT' THEN
-        EXECUTE format('SELECT ($1).%I::text', tenant_column) INTO former USING OLD;
+        EXECUTE format(text_of, tenant_column) INTO former USING OLD;
     END IF;
     key := nullif(key, '');
     former_key := nullif(former_key, '');
@@ -674,12 +702,23 @@ BEGIN
     FROM t JOIN pg_class c ON c.oid = t.tgrelid JOIN pg_namespace s ON s.oid = c.relnamespace
     WHERE t.tgparentid = 0;
     BEGIN
-        IF TG_OP <> 'INSERT' THEN
-            before := outbox.carried(TG_ARGV[2], to_jsonb(OLD));
+        -- PostgreSQL's own types, which have lower numbers, have no such casts.
+        IF EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = TG_RELID AND a.atttypid >= 16384) THEN
+            query := outbox.row_query(TG_RELID);
         END IF;
-        IF TG_OP <> 'DELETE' THEN
-            after := outbox.carried(TG_ARGV[2], to_jsonb(NEW));
+        IF query IS NULL THEN
+            before := CASE WHEN TG_OP <> 'INSERT' THEN to_jsonb(OLD) END;
+            after := CASE WHEN TG_OP <> 'DELETE' THEN to_jsonb(NEW) END;
+        ELSE
+            IF TG_OP <> 'INSERT' THEN
+                EXECUTE query INTO before USING OLD;
+            END IF;
+            IF TG_OP <> 'DELETE' THEN
+                EXECUTE query INTO after USING NEW;
+            END IF;
         END IF;
+        before := outbox.carried(TG_ARGV[2], before);
+        after := outbox.carried(TG_ARGV[2], after);
         -- As text, because 1.0 is not 1.00 here.
         IF TG_OP = 'UPDATE' AND before::text = after::text AND former IS NOT DISTINCT FROM tenant THEN
             RETURN NULL;
