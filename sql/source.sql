@@ -14,11 +14,26 @@ BEGIN;
 SET LOCAL client_min_messages = warning;
 SET LOCAL lock_timeout = '10s';   -- emits wait behind a lock that this waits for
 
-DO $$ BEGIN
+DO $$
+DECLARE
+    stranger text;
+BEGIN
     IF EXISTS (SELECT FROM pg_namespace n WHERE n.nspname = 'outbox') AND to_regprocedure('outbox.source_version()') IS NULL THEN
         RAISE EXCEPTION 'schema "outbox" already exists'
             USING ERRCODE = 'duplicate_schema',
                   HINT = 'It is not of sql/source.sql. A database with the extension needs nothing of this file.';
+    END IF;
+    -- What another role has put there before would run as the one that runs this script.
+    SELECT r.rolname INTO stranger
+    FROM (SELECT n.nspowner AS owner FROM pg_namespace n WHERE n.nspname = 'outbox'
+          UNION ALL SELECT c.relowner FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'outbox'
+          UNION ALL SELECT p.proowner FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = 'outbox') o
+    JOIN pg_roles r ON r.oid = o.owner
+    WHERE r.rolname <> current_user AND NOT r.rolsuper LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION 'schema outbox, or something in it, belongs to role "%"', stranger
+            USING ERRCODE = 'object_not_in_prerequisite_state',
+                  HINT = 'If that role has run this script before, run it as that role. Else drop the schema, or rename it.';
     END IF;
     PERFORM set_config('source_sql.functions', ARRAY(SELECT p.oid FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
                                                      WHERE n.nspname = 'outbox')::text, true);
