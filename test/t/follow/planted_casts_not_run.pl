@@ -63,7 +63,7 @@ is($node->safe_psql('shop', q{SELECT payload -> 'new' FROM outbox.events ORDER B
 # The owner's own casts are its own affair.
 (undef, $said) = sql(<<'SQL', 'provided');
 CREATE TYPE pg_temp.mood AS ENUM ('fine');
-CREATE FUNCTION pg_temp.as_json(pg_temp.mood) RETURNS json LANGUAGE sql RETURN '{"is": "fine"}';
+CREATE FUNCTION pg_temp.as_json(pg_temp.mood) RETURNS json LANGUAGE sql RETURN '{"is": "fine"}'::json;
 CREATE CAST (pg_temp.mood AS json) WITH FUNCTION pg_temp.as_json(pg_temp.mood);
 CREATE TEMP TABLE goods (id bool, mood pg_temp.mood);
 CREATE TRIGGER changes AFTER INSERT ON goods FOR EACH ROW EXECUTE FUNCTION outbox.emit_change('own', 'id');
