@@ -23,7 +23,7 @@ BEGIN
             USING ERRCODE = 'duplicate_schema',
                   HINT = 'It is not of sql/source.sql. A database with the extension needs nothing of this file.';
     END IF;
-    -- What another role has put there before would run as the one that runs this script.
+    -- Objects of another role would run as the role that runs this script.
     SELECT r.rolname INTO stranger
     FROM (SELECT n.nspowner AS owner FROM pg_namespace n WHERE n.nspname = 'outbox'
           UNION ALL SELECT c.relowner FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = 'outbox'
@@ -617,7 +617,7 @@ FROM (SELECT COALESCE(replace(m[1], '""', '"'), m[2]) AS name
 $$;
 
 -- emit_change() runs as the owner of outbox, and a cast to JSON that the owner of a type wrote must not.
--- So columns of another owner's types, but for the ones that PostgreSQL looks into instead, are carried
+-- So columns of other types of another owner than rows, arrays and domains of harmless ones are carried
 -- as their text.
 CREATE OR REPLACE FUNCTION outbox.row_query(relation oid) RETURNS text
 LANGUAGE sql STABLE
