@@ -5,8 +5,13 @@
  * Deliveries wait while settings are read.  So some endpoints are read at a time.  An
  * endpoint that the worker knows comes before new ones, and reads no events until its
  * settings are read (reload.c).  An event of a new one stays in the log.
+ *
+ * Where settings change with the time, as at the end of a rotation of secrets, the endpoints
+ * are on a list of their own.
  */
 #include "base/outbox.h"
+
+#include "utils/hsearch.h"
 
 #include "base/query.h"
 #include "worker/changes.h"
@@ -18,6 +23,16 @@
 
 /* The ids of those that are left: outbox_loop.roster.to_come of them. */
 static List *to_come;
+
+/* An endpoint whose settings are to be read at a time, although nothing has changed them. */
+typedef struct Timed
+{
+	int32		id;
+	TimestampTz at;
+} Timed;
+
+static HTAB		  *timed;				/* NULL: there was none yet */
+static TimestampTz timed_at = DT_NOEND; /* the first one is due then, or later */
 
 typedef struct Found
 {
@@ -102,4 +117,52 @@ outbox_changes_leave(const List *left)
 	to_come = list_copy(left);
 	outbox_loop.roster.to_come = list_length(to_come);
 	MemoryContextSwitchTo(old);
+}
+
+TimestampTz
+outbox_changes_timed_at(void)
+{
+	return timed_at;
+}
+
+void
+outbox_changes_read_at(int32 id, TimestampTz at)
+{
+	HASHCTL how = {.keysize = sizeof(int32), .entrysize = sizeof(Timed)};
+
+	if (at == DT_NOEND)
+	{
+		if (timed)
+			(void) hash_search(timed, &id, HASH_REMOVE, NULL);
+		return;
+	}
+	if (timed == NULL)
+		timed = hash_create("outbox endpoints read at a time", 64, &how,
+							HASH_ELEM | HASH_BLOBS);
+	((Timed *) hash_search(timed, &id, HASH_ENTER, NULL))->at = at;
+	timed_at = Min(timed_at, at);
+}
+
+void
+outbox_changes_take_due(bool all, List **ids)
+{
+	TimestampTz		now = GetCurrentTimestamp();
+	HASH_SEQ_STATUS scan;
+	Timed		   *t;
+
+	if (timed == NULL || (!all && now < timed_at))
+		return;
+	timed_at = DT_NOEND;
+	hash_seq_init(&scan, timed);
+	while ((t = hash_seq_search(&scan)) != NULL)
+	{
+		if (!all && (t->at > now || list_length(*ids) >= AT_ONCE))
+		{
+			timed_at = Min(timed_at, t->at);
+			continue;
+		}
+		if (!all)
+			*ids = list_append_unique_int(*ids, t->id);
+		(void) hash_search(timed, &t->id, HASH_REMOVE, NULL);
+	}
 }

@@ -1,6 +1,7 @@
 #ifndef OUTBOX_CHANGES_H
 #define OUTBOX_CHANGES_H
 
+#include "datatype/timestamp.h"
 #include "nodes/pg_list.h"
 
 /*
@@ -13,5 +14,15 @@ extern bool outbox_changes_find(const char *seen, bool (*known)(int32 id), List 
 
 /* 'ids', or all, were read, and these are left. */
 extern void outbox_changes_leave(const List *left);
+
+/*
+ * The endpoint's settings are to be read at this time (DT_NOEND: at none), although nothing
+ * changes them.  _timed_at returns a time before which no endpoint's time comes.  _take_due
+ * adds the endpoints that are due to 'ids', some at a time, and forgets their time, or that
+ * of all.  They are read in this transaction, or all are after an error.
+ */
+extern void		   outbox_changes_read_at(int32 id, TimestampTz at);
+extern TimestampTz outbox_changes_timed_at(void);
+extern void		   outbox_changes_take_due(bool all, List **ids);
 
 #endif /* OUTBOX_CHANGES_H */

@@ -6,7 +6,8 @@
  * are read.  So a change costs the same whatever the number of endpoints.  All settings
  * are read at the start, when the worker takes a share, and when a change may concern any
  * endpoint.  Where many endpoints have changed, some are read at a time, because deliveries
- * wait meanwhile.
+ * wait meanwhile.  The same holds where a rotation of secrets ends, and after a reload of the
+ * configuration.
  */
 #include "base/outbox.h"
 
@@ -295,10 +296,8 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 	}
 	ep->member.seen = true;
 	set_tenant(ep, s);
-
-	/* Settings are read again when a rotation of secrets ends. */
-	outbox_loop.roster.reload_at = Min(outbox_loop.roster.reload_at,
-									   held ? DT_NOEND : s->previous_until);
+	if (!held)
+		outbox_changes_read_at(s->id, s->previous_until); /* a rotation of secrets ends */
 	if (!r->all && outbox_loop_find(s->id) == ep)
 		return; /* it is on the list of endpoints already */
 	outbox_room(r->list, r->n, r->max, outbox_roster_cxt);
@@ -478,6 +477,7 @@ outbox_reload(bool tidy)
 	outbox_read_row(0, into_text(&snapshot), into_xid8(&seen));
 	snapshot = MemoryContextStrdup(caller, snapshot);
 	r->all = all || !outbox_changes_find(changes_seen, is_weighed, &r->ids, &r->left);
+	outbox_changes_take_due(r->all, &r->ids);
 	outbox_others_begin(r->all);
 	begin_reload(r);
 	nendpoints = outbox_loop.roster.n + outbox_others_count();
@@ -533,6 +533,18 @@ outbox_reload(bool tidy)
 		outbox_shares_weigh(weight);
 	outbox_loop.traffic.refill_all = true;
 	return true;
+}
+
+/* If reading failed for some, these may not be known, and all are read at once. */
+void
+outbox_reload_by_and_by(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+
+	for (int i = 0; i < outbox_loop.roster.n; i++)
+		outbox_changes_read_at(outbox_loop.roster.endpoints[i]->id, now);
+	if (outbox_loop.roster.reload_at != DT_NOEND)
+		outbox_loop.roster.reload_at = Min(outbox_loop.roster.reload_at, now);
 }
 
 /*

@@ -13,6 +13,9 @@ extern void outbox_reload_init(void);
 extern bool outbox_reload(bool tidy);
 extern void outbox_reload_failed(void);
 
+/* The settings of all endpoints are to be read again, some at a time. */
+extern void outbox_reload_by_and_by(void);
+
 /*
  * Settings cannot be read at present.  Endpoints whose settings have changed read no events
  * until they can (member.put_off).  So no event is judged by old settings that follows a

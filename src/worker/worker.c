@@ -38,6 +38,7 @@
 #include "transport/sinks.h"
 #include "worker/busy.h"
 #include "worker/challenges.h"
+#include "worker/changes.h"
 #include "worker/chores.h"
 #include "worker/clock.h"
 #include "worker/dispatch.h"
@@ -350,7 +351,7 @@ reload_due(void)
 	return outbox_loop_reload_is_due() || outbox_roster_to_load() != NIL ||
 			outbox_loop.roster.to_come > 0 ?
 		0 :
-		outbox_loop.roster.reload_at;
+		Min(outbox_loop.roster.reload_at, outbox_changes_timed_at());
 }
 
 static void
@@ -534,9 +535,7 @@ loop(void)
 				shut_down(); /* libraries are loaded when a worker starts */
 			outbox_sinks_reload();
 			outbox_links_reload();
-			outbox_loop.roster.reload_at =
-				Min(outbox_loop.roster.reload_at,
-					GetCurrentTimestamp()); /* the key file may have changed */
+			outbox_reload_by_and_by(); /* the key file may have changed */
 			outbox_roster_wake_all();
 			outbox_step_retry_all();
 			outbox_loop.traffic.refill_all = true;
