@@ -9,8 +9,8 @@
  *
  * An endpoint may have millions of rows in outbox.parked, and the worker does nothing else
  * while it deletes them.  So they are deleted in slices, each a short transaction, in the
- * order of their numbers.  A worker that dies has forgotten which endpoints were dropped.
- * The next one searches for their rows.
+ * order of their numbers, of one endpoint after another.  A worker that dies has forgotten
+ * which endpoints were dropped.  The next one searches for their rows.
  */
 #include "base/outbox.h"
 
@@ -272,6 +272,16 @@ forget_changes(void)
 				 arg_xid8(FullTransactionIdFromU64(below)));
 }
 
+/* They take turns: each waits for its own rows, and not for the millions of another one. */
+static void
+end_turn(List **list, Leftover *l)
+{
+	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+
+	*list = lappend(list_delete_ptr(*list, l), l);
+	MemoryContextSwitchTo(old);
+}
+
 /* The first one whose rows may be deleted now.  NULL: none. */
 static Leftover *
 first_of(OutboxStep step, const List *list)
@@ -357,6 +367,7 @@ outbox_leftovers_run_dropped(void *arg)
 		outbox_step_blame(0);
 		l->from = from;
 		released = released || rows > 0;
+		end_turn(&dropped, l);
 		if (rows < SLICE_ROWS)
 			drop(&dropped, l);
 		if (released && first_of(OUTBOX_STEP_LEFTOVERS, dropped) == NULL)
@@ -445,6 +456,7 @@ outbox_leftovers_run_moved(void *arg)
 		outbox_step_blame(0);
 		l->from = from;
 		l->done = through;
+		end_turn(&moved, l);
 		if (!valid)
 		{
 			drop(&moved, l);
