@@ -365,8 +365,8 @@ typedef struct OutboxParkedRows
 									  * no lane */
 	bool  unblocked;				 /* true if the current step made such rows due */
 	int64 sized;					 /* the bytes of rows up to this seq were read */
-	int64 given_up;					 /* rows up to this seq are beyond their tenant's
-									  * limit, and have a command */
+	int64 given_up;					 /* rows up to this seq are cancelled, or beyond their
+									  * tenant's limit, and then have a command */
 } OutboxParkedRows;
 
 /*

@@ -60,6 +60,8 @@ outbox_parking_count_row(OutboxEndpoint *ep, int64 seq, OutboxRowStatus status, 
 {
 	if (seq <= ep->table->rows_upto)
 		ep->table->rows[status] += n;
+	if (n > 0)
+		ep->table->given_up = Min(ep->table->given_up, seq - 1);
 }
 
 /* The settle has changed or deleted the delivery's row. */

@@ -345,6 +345,7 @@ outbox_parked_count_again(OutboxEndpoint *ep)
 {
 	memset(ep->table->rows, 0, sizeof(ep->table->rows));
 	ep->table->rows_upto = PG_INT64_MIN;
+	ep->table->given_up = 0;
 }
 
 /* ----------------------------------------------------------- cancelled */

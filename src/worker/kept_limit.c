@@ -76,7 +76,7 @@ typedef struct Candidates
 {
 	int				 n;
 	OutboxEndpoint **endpoints;
-	int64			*upto; /* by endpoint: the last row that is given up */
+	int64			*upto; /* by endpoint: the rows up to it are cancelled or given up */
 	int				 nrows;
 	int64			 bytes;
 } Candidates;
@@ -287,6 +287,24 @@ is_excess(const Candidates *c, TimestampTz created, const Excess *excess)
 }
 
 /*
+ * The rows before the first one that was read are cancelled, so the next look begins with it.
+ * Where none was read, it begins anew.
+ */
+static void
+skip_cancelled(Candidates *c)
+{
+	memset(c->upto, 0, sizeof(int64) * c->n);
+	for (int i = (int) SPI_processed - 1; i >= 0; i--)
+	{
+		int64 e;
+		int64 seq;
+
+		outbox_read_row(i, into_int8(&e), into_int8(&seq));
+		c->upto[e - 1] = seq - 1;
+	}
+}
+
+/*
  * Chooses rows among the ones that were read, while there is an excess.  It ends where an
  * endpoint may have further rows that were not read, because these may be older than the
  * next ones of others.
@@ -299,6 +317,7 @@ choose_rows(Candidates *c, const Excess *excess, int each, Datum *seqs)
 	int64 *numbers = palloc(sizeof(int64) * Max(found, 1));
 	int	  *taken = palloc0(sizeof(int) * c->n);
 
+	skip_cancelled(c);
 	while (c->nrows < found)
 	{
 		int64		i;
@@ -368,12 +387,12 @@ examine(OutboxTenant *t, TimestampTz now, Candidates *c)
 	return true;
 }
 
-/* After the commit.  If there was nothing more to give up, the next look begins anew. */
+/* After the commit. */
 static void
 note(OutboxTenant *t, const Candidates *c)
 {
 	for (int i = 0; i < c->n; i++)
-		c->endpoints[i]->table->given_up = c->nrows > 0 ? c->upto[i] : 0;
+		c->endpoints[i]->table->given_up = c->upto[i];
 	t->kept->given_up += c->nrows;
 	if (c->nrows > 0)
 	{
