@@ -37,12 +37,19 @@
  */
 #define READ_REST_FACTOR 100
 
+/* A place among the rows, which are in the order of their times. */
+typedef struct Place
+{
+	TimestampTz time;
+	pg_uuid_t	id;
+} Place;
+
 /*
- * The first row that is left.  The rows before it have been moved.  The index may
- * still lead to them while an old snapshot could see them, so the scan begins here.
+ * The first row that is left.  The rows before it have been moved, or wait for a look at
+ * the whole table.  The index may still lead to them while an old snapshot could see them,
+ * so the scan begins here.
  */
-static TimestampTz first_time;
-static pg_uuid_t   first_id;
+static Place first;
 
 static TimestampTz look_at;	  /* when the table is read even if nothing is announced */
 static TimestampTz rested_at; /* ... and when it may be, if something may have come */
@@ -80,6 +87,7 @@ enum
 	COL_CONTENT_TYPE,
 	COL_EXPIRES_AT,
 	COL_TENANT,
+	COL_DELIVER_AT,
 	NCOLUMNS
 };
 
@@ -116,21 +124,27 @@ outbox_scheduled_next_time(void)
 static void
 set_first(TimestampTz time)
 {
-	first_time = time;
-	memset(&first_id, 0, sizeof(first_id));
+	first = (Place){.time = time};
+}
+
+static bool
+is_before(const Place *a, const Place *b)
+{
+	return a->time != b->time ? a->time < b->time :
+								memcmp(&a->id, &b->id, sizeof(a->id)) < 0;
 }
 
 static void
 find_first(void)
 {
 	if (outbox_plan_run("SELECT s.deliver_at, s.id" FROM_FIRST IN_ORDER "1",
-						arg_time(first_time),
-						arg_datum(UUIDOID, UUIDPGetDatum(&first_id)),
+						arg_time(first.time),
+						arg_datum(UUIDOID, UUIDPGetDatum(&first.id)),
 						arg_datum(INT8ARRAYOID, epochs),
 						arg_datum(INT4ARRAYOID, locked)) == 0)
 		set_first(DT_NOEND);
 	else
-		outbox_read_row(0, into_time(&first_time), into_uuid(&first_id));
+		outbox_read_row(0, into_time(&first.time), into_uuid(&first.id));
 }
 
 /* Appends one row to the log.  Returns the size of its payload or body in bytes. */
@@ -247,12 +261,13 @@ move_one(Moving *m)
 
 /*
  * Moves a batch, in the order of the times.  Rows that another transaction has locked,
- * to cancel them, are left for later.
+ * to cancel them, are left for later.  Returns the place up to which no others are left.
  */
-static int
+static Place
 move_due(TimestampTz now)
 {
 	SPITupleTable *rows;
+	Place		   end = {.time = now};
 	Datum		  *ids;
 	Size		   bytes = 0;
 	int			   n = 0;
@@ -260,13 +275,13 @@ move_due(TimestampTz now)
 
 	if (outbox_plan_run(
 			"SELECT s.id, s.topic, s.type, s.key, s.headers, s.payload, s.body,"
-			" s.content_type, s.expires_at, s.tenant" FROM_FIRST
+			" s.content_type, s.expires_at, s.tenant, s.deliver_at" FROM_FIRST
 			" AND s.deliver_at <= $5" IN_ORDER CppAsString2(
 				BATCH_ROWS) " FOR UPDATE SKIP LOCKED",
-			arg_time(first_time), arg_datum(UUIDOID, UUIDPGetDatum(&first_id)),
+			arg_time(first.time), arg_datum(UUIDOID, UUIDPGetDatum(&first.id)),
 			arg_datum(INT8ARRAYOID, epochs), arg_datum(INT4ARRAYOID, locked),
 			arg_time(now)) == 0)
-		return 0;
+		return end;
 	rows = SPI_tuptable;
 	ids = palloc(sizeof(Datum) * rows->numvals);
 	while (done < (int) rows->numvals && bytes < BATCH_BYTES)
@@ -278,11 +293,39 @@ move_due(TimestampTz now)
 		bytes += m.size;
 		ids[n++] = m.id;
 	}
+	if (done == BATCH_ROWS || done < (int) rows->numvals)
+	{
+		HeapTuple last = rows->vals[done - 1];
+		bool	  isnull;
+
+		end.time = DatumGetTimestampTz(
+			SPI_getbinval(last, rows->tupdesc, COL_DELIVER_AT + 1, &isnull));
+		end.id = *DatumGetUUIDP(SPI_getbinval(last, rows->tupdesc, COL_ID + 1, &isnull));
+	}
 	OUTBOX_CRASH_POINT("schedule.appended");
 	if (!careful)
 		delete_moved(ids, n);
 	careful = careful && n < done;
-	return done;
+	return end;
+}
+
+/*
+ * Moves a batch, and finds the first row that is left.  There may be many that are locked,
+ * for as long as the other transaction is open.  So they are passed over, and found by the
+ * next look.  Returns true if there are any.
+ */
+static bool
+move_batch(TimestampTz now)
+{
+	Place end = move_due(now);
+
+	OUTBOX_CRASH_POINT("schedule.moved");
+	find_first();
+	if (!is_before(&first, &end))
+		return false;
+	first = end;
+	find_first();
+	return true;
 }
 
 static bool
@@ -336,7 +379,7 @@ outbox_scheduled_step(void *arg)
 	TimestampTz due;
 	TimestampTz begun;
 	bool		look;
-	bool		stuck = false;
+	bool		passed_over = false;
 
 	if (!begin())
 	{
@@ -358,25 +401,25 @@ outbox_scheduled_step(void *arg)
 	look = now >= look_at;
 	if (look)
 		set_first(DT_NOBEGIN);
-	else if (due <= first_time)
+	else if (due <= first.time)
 		set_first(due);
 	begun = GetCurrentTimestamp();
 	find_first();
 	if (look)
 		rested_at = outbox_step_rest(begun, READ_REST_FACTOR);
-	if (first_time <= now)
-	{
-		stuck = move_due(now) == 0;
-		OUTBOX_CRASH_POINT("schedule.moved");
-		find_first();
-	}
+	if (first.time <= now)
+		passed_over = move_batch(now);
 	outbox_txn_commit();
 	OUTBOX_CRASH_POINT("schedule.committed");
 
-	outbox_lower_due_at(outbox_db, first_time);
-	if (stuck)
-		again_at = now + OUTBOX_RETRY_LOCKS_AFTER;
+	outbox_lower_due_at(outbox_db, first.time);
 	if (look)
 		look_at = Max(rested_at,
 					  GetCurrentTimestamp() + outbox_wakeup_interval * INT64CONST(1000));
+	if (passed_over)
+	{
+		rested_at = Max(outbox_step_rest(begun, READ_REST_FACTOR),
+						now + OUTBOX_RETRY_LOCKS_AFTER);
+		look_at = look ? rested_at : Min(look_at, rested_at);
+	}
 }
