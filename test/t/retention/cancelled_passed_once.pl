@@ -51,6 +51,7 @@ ok(wait_sql($node, "SELECT sum(idx_scan) > $scans + 10 FROM pg_stat_all_indexes 
 ask("SELECT outbox.set_tenant_limits('t', max_kept => 1)");
 $receiver->control(path => '/hold/old', behave => '/status/500');
 ok(wait_sql($node, "SELECT status || reason = 'cancelledbacklog' FROM outbox.parked WHERE event_id = '$slow'"), 'the older one is given up');
-is(ask('SELECT dead FROM outbox.stats'), '1', 'and the later one stays');
+ok(wait_sql($node, 'SELECT dead = 1 FROM outbox.stats'), 'it is shown as dead no more');
+is(ask("SELECT count(*) FROM outbox.parked WHERE status = 'dead'"), '1', 'and the later one stays');
 $node->stop;
 done_testing();
