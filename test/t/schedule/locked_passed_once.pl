@@ -1,4 +1,4 @@
-# Scheduled events that an open transaction cancels are passed over a few times, however many they are.
+# Scheduled events that an open transaction cancels are passed over a few times.
 use strict;
 use warnings;
 

@@ -1,5 +1,5 @@
-# When a rotation of secrets ends, the settings of its endpoint alone are read.  Many that
-# end together, and all after a reload of the configuration, are read in parts.
+# When a rotation of secrets ends, the settings of its endpoint alone are read.
+# Many that end together, and all after a reload of the configuration, are read in parts.
 use strict;
 use warnings;
 
