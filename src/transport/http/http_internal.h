@@ -160,7 +160,7 @@ struct OutboxTransfer
 	size_t			  url_size;
 	CURLU			 *parsed;			/* the parsed form of url */
 	uint64			  host_hash;		/* of url */
-	OutboxHttpPool	 *pool;				/* while it runs */
+	OutboxHttpPool	 *pool;				/* in which it runs, or ran last */
 	char			  lookup_host[256]; /* its host; empty: an address */
 	int				  lookup_port;
 	bool			  plain;		/* not https */

@@ -119,10 +119,15 @@ outbox_http_pool_add(OutboxTransfer *t)
 
 	if (pool->running >= CONNECTIONS_PER_POOL)
 		pool = &pools[(t->host_hash + (uint32) t->rest.endpoint) % npools];
+
+	/* libcurl gives addresses only to the pool in which the handle runs next. */
+	if (pool != t->pool && t->resolve_since > 0 &&
+		curl_easy_setopt(t->easy, CURLOPT_RESOLVE, t->resolve_lines) != CURLE_OK)
+		return CURLM_OUT_OF_MEMORY;
+	t->pool = pool;
 	code = curl_multi_add_handle(pool->multi, t->easy);
 	if (code != CURLM_OK)
 		return code;
-	t->pool = pool;
 	pool->running++;
 	pool->timer_at = 0; /* also if it was put off (http_rest.c) */
 	return CURLM_OK;
