@@ -11,7 +11,6 @@ use Test::More;
 
 my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
-my $under_way = 0;
 
 # Holds so many requests of an endpoint at the same host, until the path is told to answer.
 sub hold
