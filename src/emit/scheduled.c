@@ -37,8 +37,8 @@
  */
 #define READ_REST_FACTOR 100
 
-/* The same after a read that has passed over rows which another transaction had locked. */
-#define LOCKED_REST_FACTOR 20
+/* µs that it waits at most where the read has passed over rows that were locked. */
+#define LOCKED_REST_MAX (10 * USECS_PER_SEC)
 
 /* A place among the rows, which are in the order of their times. */
 typedef struct Place
@@ -421,8 +421,8 @@ outbox_scheduled_step(void *arg)
 					  GetCurrentTimestamp() + outbox_wakeup_interval * INT64CONST(1000));
 	if (passed_over)
 	{
-		rested_at = Max(outbox_step_rest(begun, LOCKED_REST_FACTOR),
-						now + OUTBOX_RETRY_LOCKS_AFTER);
+		rested_at = Min(outbox_step_rest(begun, READ_REST_FACTOR), now + LOCKED_REST_MAX);
+		rested_at = Max(rested_at, now + OUTBOX_RETRY_LOCKS_AFTER);
 		look_at = look ? rested_at : Min(look_at, rested_at);
 	}
 }
