@@ -162,7 +162,10 @@ class Receiver:
     def __init__(self, options):
         self.options = options
         self.journal = os.open(options.journal,
-                               os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+                               os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        size = os.fstat(self.journal).st_size
+        if size and os.pread(self.journal, 1, size - 1) != b"\n":
+            os.write(self.journal, b"\n")  # of one that was killed while it wrote
         self.incarnation = time.time_ns()
         self.round = 0
         self.requests = 0
