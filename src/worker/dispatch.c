@@ -194,7 +194,7 @@ batch_done(OutboxBatch *b, const OutboxOutcome *outcome, TimestampTz now)
 
 static void fill(OutboxEndpoint *ep, TimestampTz now, bool turn);
 
-/* A request has ended: of a delivery that was sent alone, or is the first of a batch. */
+/* A request has ended.  Its delivery was sent alone, or is the first one of a batch. */
 static void
 request_ended(OutboxDelivery *d, const OutboxOutcome *outcome, TimestampTz now)
 {
