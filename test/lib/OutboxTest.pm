@@ -25,7 +25,7 @@ our @EXPORT = qw(outbox_node ask wait_until wait_sql endpoint emit worker_pid
   event_ids process_is_gone kill_everything wait_settled wait_status
   nothing_arrives emit_at_once refuses_unsigned documented_roles worker_grants
   shown_in_security private_memory cpu_ticks stat_of endpoint_shows all_relations shim write_clock park_as_dead
-  watch_machine stood_still seconds_since sleeps_meanwhile replace_worker is_installed has_openssl $top);
+  watch_machine stood_still seconds_since sleeps_meanwhile settings_read replace_worker is_installed has_openssl $top);
 
 our $top = $ENV{OUTBOX_TOP} || '.';
 our $timeout = $PostgreSQL::Test::Utils::timeout_default;
@@ -255,6 +255,14 @@ sub emit_at_once
 		  . ($more // '') . ")) FROM generate_series(1, $n) n");
 	$node->safe_psql('postgres', "SELECT outbox.resume_endpoint('$endpoint')");
 	return;
+}
+
+# How many settings each step of a worker has read, with log_min_messages = debug1.
+sub settings_read
+{
+	my ($node) = @_;
+	my $log = slurp_file($node->logfile);
+	return $log =~ /worker read the settings of (\d+) endpoints/g;
 }
 
 # The worker of a database, once it runs, and is not the one that was before.

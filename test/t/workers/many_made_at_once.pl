@@ -12,17 +12,10 @@ my $made = 1600;
 my $node = outbox_node('main', conf => "log_min_messages = debug1\n");
 my $receiver = OutboxTest::Receiver->new('main');
 
-# How many settings each step has read
-sub steps
-{
-	my $log = slurp_file($node->logfile);
-	return $log =~ /worker read the settings of (\d+) endpoints/g;
-}
-
 endpoint($node, $receiver, 'first', '/ok/first', "topics => '{a.*}'");
 emit($node, 'a.b', '{}');
 ok($receiver->wait_delivered(1, path => '/ok/first'), 'the first endpoint gets its event');
-my $before = () = steps();
+my $before = () = settings_read($node);
 my $unmatched = ask('SELECT unmatched FROM outbox.status');
 my $url = $receiver->url('/ok/new');
 ask("BEGIN; SELECT outbox.emit('own', '{}'); SELECT count(outbox.create_endpoint('e' || n, '$url', topics => ARRAY['own', 'new.' || n])) FROM generate_series(1, $made) n; COMMIT");
@@ -42,7 +35,7 @@ sub in_parts
 	my @steps;
 
 	# A view shows settings that the worker has yet to read.
-	ok((wait_until { @steps = steps(); splice @steps, 0, $before; sum0(@steps) >= $kept } "$what: all are read"), "$what: the steps were counted");
+	ok((wait_until { @steps = settings_read($node); splice @steps, 0, $before; sum0(@steps) >= $kept } "$what: all are read"), "$what: the steps were counted");
 	$before += @steps;
 	cmp_ok(max(@steps), '<=', 500, "$what: no step reads all of them");
 	return;
