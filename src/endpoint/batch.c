@@ -97,8 +97,9 @@ outbox_batch_due(OutboxEndpoint *ep, TimestampTz now)
 static bool
 can_read_more(OutboxEndpoint *ep, TimestampTz now)
 {
-	return outbox_is_listed(&ep->lists->turn_node[OUTBOX_TURN_READ]) &&
-		outbox_window_wants_events(ep, now) && outbox_window_leads(ep) &&
+	return outbox_window_wants_events(ep, now) && outbox_window_leads(ep) &&
+		!outbox_is_listed(&ep->lists->turn_node[OUTBOX_TURN_AHEAD]) &&
+		!outbox_is_listed(&ep->lists->turn_node[OUTBOX_TURN_JUDGE]) &&
 		!outbox_memory_is_short();
 }
 

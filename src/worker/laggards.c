@@ -167,12 +167,18 @@ turn_of(const Reader *r, OutboxEndpoint *ep, TimestampTz now)
 	return outbox_window_has_enough(ep) ? OUTBOX_TURN_ALONG : OUTBOX_TURN_MEMORY;
 }
 
-/* Puts the endpoint on the list of the thing that it waits for, and returns it. */
+/*
+ * Puts the endpoint on the list of the thing that it waits for, and returns it.  A batch
+ * waits for events that its endpoint may read, until that has to wait for something else.
+ */
 static OutboxTurn
 take_turn(const Reader *r, OutboxEndpoint *ep, TimestampTz now)
 {
 	OutboxTurn turn = turn_of(r, ep, now);
 
+	if ((turn == OUTBOX_TURN_AHEAD || turn == OUTBOX_TURN_JUDGE) &&
+		ep->queue->nready > 0 && !outbox_is_listed(&ep->lists->turn_node[turn]))
+		outbox_busy_add(ep);
 	for (OutboxTurn other = r->turn; other <= r->last; other++)
 		if (other != turn)
 			outbox_turn_remove(other, ep);
@@ -208,8 +214,8 @@ next_of(const Reader *r, OutboxTurn list, TimestampTz now)
 			outbox_turn_remove(turn, ep);
 			r->ended(ep);
 		}
-		else if (turn != OUTBOX_TURN_JUDGE || ep->queue->nready > 0)
-			outbox_busy_add(ep); /* a batch waits no longer for events that are read */
+		else if (turn != OUTBOX_TURN_JUDGE)
+			outbox_busy_add(ep);
 	}
 	return ep;
 }
