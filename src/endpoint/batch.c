@@ -93,14 +93,20 @@ outbox_batch_due(OutboxEndpoint *ep, TimestampTz now)
 	return can_share_request(ep, d, now) ? due_at(ep, d, now) : DT_NOEND;
 }
 
-/* True if the endpoint has events that it can read but has not read yet. */
+/*
+ * True if the endpoint has events that it can read but has not read yet.  One that could not
+ * be read for until now is on none of the lists.
+ */
 static bool
 can_read_more(OutboxEndpoint *ep, TimestampTz now)
 {
+	dlist_node *turns = ep->lists->turn_node;
+
 	return outbox_window_wants_events(ep, now) && outbox_window_leads(ep) &&
-		!outbox_is_listed(&ep->lists->turn_node[OUTBOX_TURN_AHEAD]) &&
-		!outbox_is_listed(&ep->lists->turn_node[OUTBOX_TURN_JUDGE]) &&
-		!outbox_memory_is_short();
+		!outbox_memory_is_short() &&
+		(outbox_is_listed(&turns[OUTBOX_TURN_READ]) ||
+		 (!outbox_is_listed(&turns[OUTBOX_TURN_AHEAD]) &&
+		  !outbox_is_listed(&turns[OUTBOX_TURN_JUDGE])));
 }
 
 /*

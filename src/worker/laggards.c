@@ -177,7 +177,9 @@ take_turn(const Reader *r, OutboxEndpoint *ep, TimestampTz now)
 	OutboxTurn turn = turn_of(r, ep, now);
 
 	if ((turn == OUTBOX_TURN_AHEAD || turn == OUTBOX_TURN_JUDGE) &&
-		ep->queue->nready > 0 && !outbox_is_listed(&ep->lists->turn_node[turn]))
+		ep->queue->nready > 0 &&
+		(outbox_is_listed(&ep->lists->turn_node[r->turn]) ||
+		 !outbox_is_listed(&ep->lists->turn_node[turn])))
 		outbox_busy_add(ep);
 	for (OutboxTurn other = r->turn; other <= r->last; other++)
 		if (other != turn)

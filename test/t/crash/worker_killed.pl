@@ -89,7 +89,7 @@ stop_producer($producer);
 # Per death and endpoint, at 300 a second: what is in flight, of the slow one
 # 20 ms; what a settle interval of 10 ms brings; and when the server dies, what
 # 3 * wal_writer_delay bring.  A cancel that meets a statement is a death as well.
-my $in_flight = 8;
+my $in_flight = 12;
 my $broken = () = PostgreSQL::Test::Utils::slurp_file($node->logfile) =~ /ERROR:  canceling statement/g;
 check_history(
 	$node, $receiver, $log,
