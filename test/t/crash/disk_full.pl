@@ -4,7 +4,7 @@
 use strict;
 use warnings;
 
-use OutboxTest::Disks (tables => 96, wal => 160, data => 128);    # the first: it runs this again, with these
+use OutboxTest::Disks (tables => 256, wal => 160, data => 128);    # the first: it runs this again, with these
 use OutboxTest;
 use OutboxTest::Aws;
 use PostgreSQL::Test::Cluster;
