@@ -506,6 +506,7 @@ http_shutdown(void)
 
 		all_transfers = t->next_made;
 		curl_easy_cleanup(t->easy);
+		curl_share_cleanup(t->cache);
 		free(t->headers.buf);
 		free(t->headers.start);
 		free(t->headers.lines);

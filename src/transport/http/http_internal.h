@@ -160,7 +160,7 @@ struct OutboxTransfer
 	size_t			  url_size;
 	CURLU			 *parsed;			/* the parsed form of url */
 	uint64			  host_hash;		/* of url */
-	OutboxHttpPool	 *pool;				/* in which it runs, or ran last */
+	OutboxHttpPool	 *pool;				/* in which it runs */
 	char			  lookup_host[256]; /* its host; empty: an address */
 	int				  lookup_port;
 	bool			  plain;		/* not https */
@@ -171,6 +171,7 @@ struct OutboxTransfer
 	int				  set_timeout;
 	bool			  fresh;			/* if it is sent again, over a new connection */
 	long			  age;				/* s, since the last reload */
+	CURLSH			 *cache;			/* its addresses; NULL: none yet */
 	struct curl_slist resolve_lines[2]; /* text of 'resolve' */
 	/* 'known_since' of the addresses that libcurl was given; 0: none, -1: unknown. */
 	int64  resolve_since;

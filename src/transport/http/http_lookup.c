@@ -54,7 +54,7 @@
 #define REPEATED_AFTER 1000		/* between lookups of a name that is still usable */
 #define HANGS_AFTER 2000		/* a lookup without an answer has hung */
 
-/* A name and a port, because libcurl stores addresses for such a pair. */
+/* A name and a port, because libcurl takes addresses for such a pair. */
 typedef struct HostName
 {
 	struct HostName *next; /* in its bucket */
@@ -327,20 +327,44 @@ is_localhost(const char *host)
 		(len > 10 && strncasecmp(host + len - 10, ".localhost", 10) == 0);
 }
 
-/* Clears CURLOPT_RESOLVE, for a request that needs no addresses. */
+/*
+ * libcurl keeps each address that it was given, and each one in a URL, for as long as the
+ * cache lasts.  So the handle has a cache of its own, and gets another one when its
+ * addresses change.  Returns false, with resolve_since of -1, if there is no memory.
+ */
+static bool
+change_cache(OutboxTransfer *t)
+{
+	CURLSH *fresh = curl_share_init();
+
+	t->resolve_since = -1;
+	if (fresh == NULL ||
+		curl_share_setopt(fresh, CURLSHOPT_SHARE, CURL_LOCK_DATA_DNS) != CURLSHE_OK ||
+		curl_easy_setopt(t->easy, CURLOPT_SHARE, fresh) != CURLE_OK)
+	{
+		curl_share_cleanup(fresh);
+		return false;
+	}
+	curl_share_cleanup(t->cache);
+	t->cache = fresh;
+	return true;
+}
+
+/* Prepares a request that needs no addresses. */
 static bool
 tell_of_no_name(OutboxTransfer *t)
 {
 	if (t->resolve_since == 0)
 		return true;
+	if (!change_cache(t) || curl_easy_setopt(t->easy, CURLOPT_RESOLVE, NULL) != CURLE_OK)
+		return false;
 	t->resolve_since = 0;
-	return curl_easy_setopt(t->easy, CURLOPT_RESOLVE, NULL) == CURLE_OK;
+	return true;
 }
 
 /*
- * Sets CURLOPT_RESOLVE.  libcurl uses the addresses for all handles until it gets
- * others for the same name and port.  libcurl's versions differ in whether a dot at
- * the end belongs to the name, so such a name is set in both forms.
+ * Sets CURLOPT_RESOLVE.  libcurl's versions differ in whether a dot at the end belongs to
+ * the name, so such a name is set in both forms.
  */
 static bool
 tell_libcurl(OutboxTransfer *t, const HostName *name)
@@ -351,6 +375,8 @@ tell_libcurl(OutboxTransfer *t, const HostName *name)
 
 	if (t->resolve_since == name->known_since)
 		return true;
+	if (!change_cache(t))
+		return false;
 	if (t->resolve_size < 2 * size)
 	{
 		char *bigger = realloc(t->resolve, 2 * size);
@@ -368,8 +394,10 @@ tell_libcurl(OutboxTransfer *t, const HostName *name)
 				 name->port, name->addresses);
 	t->resolve_lines[1].data = t->resolve + size;
 	t->resolve_lines[1].next = NULL;
+	if (curl_easy_setopt(t->easy, CURLOPT_RESOLVE, &t->resolve_lines[0]) != CURLE_OK)
+		return false;
 	t->resolve_since = name->known_since;
-	return curl_easy_setopt(t->easy, CURLOPT_RESOLVE, &t->resolve_lines[0]) == CURLE_OK;
+	return true;
 }
 
 /*
