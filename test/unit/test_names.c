@@ -16,8 +16,11 @@
 #include <poll.h>
 
 #define HANDLES 8
-#define NAMES 1024			/* so many are kept before unused ones are freed */
-#define APART (600 * 1000)	/* ms between two; after that a name is an unused one */
+#define NAMES 1024		   /* so many are kept before unused ones are freed */
+#define APART (600 * 1000) /* ms between two; after that a name is an unused one */
+#define AT_ONCE 100000
+#define AT_ONCE_BYTES (8 * 1024 * 1024)
+#define NAME_BYTES 512
 #define GROWTH (NAMES * 32) /* bytes; one address alone takes three times as much */
 
 int				 outbox_worker_max_connections = 16384;
@@ -260,6 +263,48 @@ check_growth(const char *what, const char *form, const char *host)
 	ok(right, what, "each request goes to its own address", "");
 }
 
+/* Names that are all used in one moment, as those of hosts that a customer makes up. */
+static void
+check_at_once(void)
+{
+	OutboxTransfer *t = &requests[0];
+	bool			found = true;
+	size_t			before = 0;
+	long			bytes;
+	char			text[32];
+
+	for (int n = 0; n < 2 * AT_ONCE; n++)
+	{
+		if (n == AT_ONCE)
+			before = mallinfo2().uordblks;
+		snprintf(t->lookup_host, sizeof(t->lookup_host), "%d.localhost", n);
+		found = found && outbox_http_look_up(t, now) == OUTBOX_LOOKUP_READY;
+	}
+	bytes = (long) mallinfo2().uordblks - (long) before;
+	snprintf(text, sizeof(text), "%ld", bytes);
+	ok(found && bytes < AT_ONCE_BYTES, "names", "are bounded in any moment", text);
+}
+
+/* A name is kept with so many bytes as it needs. */
+static void
+check_size(void)
+{
+	char   address[INET6_ADDRSTRLEN];
+	char   text[32];
+	size_t before = mallinfo2().uordblks;
+	long   bytes;
+
+	for (int n = 0; n < NAMES; n++)
+	{
+		set(&requests[0], "10.5.%d.%d", "10-5-%d-%d.example", n, address);
+		launch(&requests[0]);
+		(void) ended();
+	}
+	bytes = (long) mallinfo2().uordblks - (long) before;
+	snprintf(text, sizeof(text), "%ld", bytes / NAMES);
+	ok(bytes < NAMES * NAME_BYTES, "a name", "takes so many bytes", text);
+}
+
 int
 main(void)
 {
@@ -299,6 +344,8 @@ main(void)
 	ok(strcmp(ended(), later) == 0, "when another one has forgotten the name", "too", "");
 	ok(unknown == 0, "libcurl", "looks up no name itself", "");
 
+	check_size();
+	check_at_once();
 	for (int i = 0; i < HANDLES; i++)
 		curl_easy_cleanup(requests[i].easy);
 	outbox_http_pools_shutdown();

@@ -44,7 +44,8 @@
 #define FILES_SHARE 8
 /* Of a thread; the system's resolver modules run on it. */
 #define STACK_BYTES (1024 * 1024)
-#define NAME_BUCKETS 256
+#define NAME_BUCKETS 4096
+#define NAMES_MAX 32768 /* unless lookups of more are waited for */
 #define ADDRESSES_KEPT 32
 
 /* Milliseconds. */
@@ -261,9 +262,9 @@ note_hanging(int64 now)
  * Names
  */
 
-/* Frees the names that no request has used for a while. */
+/* Frees the names that no lookup has been begun for in so many ms. */
 static void
-sweep(int64 now)
+free_unused(int64 now, int64 unused_for)
 {
 	for (int i = 0; i < NAME_BUCKETS; i++)
 	{
@@ -274,7 +275,7 @@ sweep(int64 now)
 			HostName *name = *link;
 
 			if (name->nlookups > 0 || name->is_queued ||
-				!dlist_is_empty(&name->waiting) || now - name->asked_at <= USABLE_FOR)
+				!dlist_is_empty(&name->waiting) || now - name->asked_at <= unused_for)
 			{
 				link = &name->next;
 				continue;
@@ -285,6 +286,15 @@ sweep(int64 now)
 			nnames--;
 		}
 	}
+}
+
+/* Addresses that are forgotten too early are only looked up again. */
+static void
+sweep(int64 now)
+{
+	free_unused(now, USABLE_FOR);
+	if (nnames > NAMES_MAX / 2)
+		free_unused(now, -1);
 	sweep_at = Max(1024, nnames * 2);
 }
 
@@ -462,13 +472,10 @@ outbox_http_look_up(OutboxTransfer *t, int64 now)
 static char *
 write_addresses(const struct addrinfo *found)
 {
-	size_t size = ADDRESSES_KEPT * (INET6_ADDRSTRLEN + 3);
-	char  *text = malloc(size);
+	char   text[ADDRESSES_KEPT * (INET6_ADDRSTRLEN + 3)];
 	size_t len = 0;
 	int	   n = 0;
 
-	if (text == NULL)
-		return NULL;
 	for (; found != NULL && n < ADDRESSES_KEPT; found = found->ai_next)
 	{
 		char		address[INET6_ADDRSTRLEN];
@@ -480,15 +487,10 @@ write_addresses(const struct addrinfo *found)
 		if ((!v6 && found->ai_family != AF_INET) ||
 			inet_ntop(found->ai_family, bytes, address, sizeof(address)) == NULL)
 			continue;
-		len += snprintf(text + len, size - len, v6 ? "%s[%s]" : "%s%s", n++ ? "," : "",
-						address);
+		len += snprintf(text + len, sizeof(text) - len, v6 ? "%s[%s]" : "%s%s",
+						n++ ? "," : "", address);
 	}
-	if (n == 0)
-	{
-		free(text);
-		return NULL;
-	}
-	return text;
+	return n > 0 ? strdup(text) : NULL;
 }
 
 /* Takes the result of a thread.  The requests that wait for it continue or fail. */
