@@ -2,7 +2,7 @@
  * polls.h
  *	  When the polls of a transport were due.
  *
- * A library ends what has timed out before it reads what has arrived.  So where a poll is
+ * A library ends requests that have timed out before it reads answers.  So where a poll is
  * late, because the process was held up, a delivery whose timeout was over meanwhile has
  * not failed: its answer may have come.
  */
@@ -42,7 +42,7 @@ outbox_polls_next(OutboxPolls *polls, int64_t at)
 		polls->due_at = at;
 }
 
-/* True if what timed out, and whose timeout was over at 'ends', has not failed. */
+/* True if a delivery that timed out, and whose timeout was over at 'ends', has not failed. */
 static inline bool
 outbox_polls_held_up(const OutboxPolls *polls, int64_t ends)
 {
