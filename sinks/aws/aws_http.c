@@ -26,6 +26,7 @@
 #include "../sink.h"
 #include "aws_role_read.h"
 #include "transport/libcurl.h"
+#include "transport/polls.h"
 
 /*
  * CURLOPT_QUICK_EXIT, without which the end of a request would wait for its lookup.
@@ -41,15 +42,15 @@
 #define CONNECTION_LIFE_MAX 300L /* s; an old DNS answer is used no longer */
 #define NEVER (-1)
 
-static OutboxServices  services;
-static CURLM		  *multi;
-static int			   epoll_fd = -1;
-static long long	   timer_at = NEVER; /* ms */
-static OutboxCurlPolls polls;
-static char			  *ca_file;
-static bool			   only_tls_1_3;
-static unsigned		   generation; /* of these two */
-static AwsRequest	  *unused;
+static OutboxServices services;
+static CURLM		 *multi;
+static int			  epoll_fd = -1;
+static long long	  timer_at = NEVER; /* ms */
+static OutboxPolls	  polls;
+static char			 *ca_file;
+static bool			  only_tls_1_3;
+static unsigned		  generation; /* of these two */
+static AwsRequest	 *unused;
 
 /* The limit that the last such peer exceeded, in words, and whose request that was */
 static const char *exceeded;
@@ -465,7 +466,7 @@ aws_http_step(void)
 	struct epoll_event events[64];
 	int				   n = epoll_wait(epoll_fd, events, 64, 0);
 
-	outbox_curl_polled(&polls, sink_now_ms());
+	outbox_polls_begin(&polls, sink_now_ms());
 	services.rests_step();
 	for (int i = 0; i < n; i++)
 		on_event(&events[i]);
@@ -487,7 +488,7 @@ aws_http_timeout(void)
 
 	if (timer_at != NEVER && timer_at < at)
 		at = timer_at;
-	outbox_curl_next_poll(&polls, at);
+	outbox_polls_next(&polls, at);
 	if (at == INT64_MAX)
 		return -1;
 	wait = at - sink_now_ms();
@@ -518,7 +519,8 @@ static void
 explain(const AwsRequest *r, CURLcode code, AwsEnd *end)
 {
 	end->failure = failure_of(r, code);
-	if (outbox_curl_held_up(&polls, code, r->ends_at[r->connected]))
+	if (code == CURLE_OPERATION_TIMEDOUT &&
+		outbox_polls_held_up(&polls, r->ends_at[r->connected]))
 	{
 		end->failure = OUTBOX_FAILURE_INTERNAL;
 		end->lost = OUTBOX_HELD_UP_LOST;

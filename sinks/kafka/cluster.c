@@ -160,8 +160,7 @@ configure(rd_kafka_conf_t *conf, const KafkaUrl *url, const KafkaSecurity *secur
 			return false;
 	if (!set(conf, "bootstrap.servers", url->brokers, reason, size) ||
 		!kafka_security_configure(conf, security, url->encrypted, reason, size) ||
-		!set_number(conf, "message.timeout.ms", Max(target->timeout, 1000), reason,
-					size) ||
+		!set_number(conf, "message.timeout.ms", KAFKA_TIMEOUT(target), reason, size) ||
 		!set_number(conf, "socket.connection.setup.timeout.ms",
 					Max(target->connect_timeout, 1000), reason, size))
 		return false;

@@ -15,6 +15,9 @@
 #include "topics.h"
 #include "transport/transport.h"
 
+/* ms until librdkafka gives a record up, at least as many as it must have */
+#define KAFKA_TIMEOUT(target) Max((target)->timeout, 1000)
+
 #define KAFKA_SOCKETS 300
 #define KAFKA_BROKERS_MAX 300
 #define KAFKA_THREADS 320 /* whose CPU is counted: of brokers, and librdkafka's own */

@@ -18,6 +18,7 @@
 #include "record.h"
 #include "threads.h"
 #include "topics.h"
+#include "transport/polls.h"
 
 PG_MODULE_MAGIC;
 
@@ -84,6 +85,7 @@ struct OutboxTransfer
 	rd_kafka_headers_t *headers;  /* until librdkafka has them */
 	int64				created_ms;
 	int64				started_ms;
+	int64				ends_ms;   /* when librdkafka gives it up */
 	const char		   *bad_topic; /* why Kafka cannot have this topic */
 	int64_t				wait;	   /* ms (0: its topic is not one too many) */
 	rd_kafka_resp_err_t error;	   /* of one that could not be produced */
@@ -100,6 +102,9 @@ static bool			  more_events;
 static dlist_head	  links = DLIST_STATIC_INIT(links);
 static dlist_head	  unused = DLIST_STATIC_INIT(unused);
 static dlist_head	  ended = DLIST_STATIC_INIT(ended);
+
+/* A cluster reports four times a second how its brokers are, so it is polled as often. */
+static OutboxPolls polls;
 
 static void
 kafka_init(const OutboxServices *given)
@@ -474,7 +479,8 @@ judge(OutboxTransfer *t, rd_kafka_resp_err_t error, int64 now, OutboxOutcome *o)
 		refuse_link(t->link, t->topic, error);
 	}
 	else if (error == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT &&
-			 !kafka_cluster_is_up(t->cluster, reason, sizeof(reason)))
+			 (outbox_polls_held_up(&polls, t->ends_ms) ||
+			  !kafka_cluster_is_up(t->cluster, reason, sizeof(reason))))
 		o->result = OUTBOX_RESULT_UNAVAILABLE;
 	else
 	{
@@ -523,6 +529,7 @@ produce(OutboxTransfer *t, const char *key, size_t key_len)
 	rd_kafka_vu_t	  vu[8];
 	rd_kafka_error_t *error;
 
+	t->ends_ms = sink_now_ms() + KAFKA_TIMEOUT(&t->cluster->target);
 	vu[0].vtype = RD_KAFKA_VTYPE_RKT;
 	vu[0].u.rkt = kafka_cluster_handle(t->cluster, t->topic);
 	vu[1].vtype = RD_KAFKA_VTYPE_MSGFLAGS;
@@ -677,6 +684,7 @@ kafka_poll(void)
 	bool	   hostile;
 	dlist_iter iter;
 
+	outbox_polls_begin(&polls, sink_now_ms());
 	if (read(event_fd, &ignored, sizeof(ignored)) < 0)
 		ignored = 0; /* there is nothing to read, which is fine */
 	more_events = kafka_clusters_poll(report, &hostile);
@@ -695,6 +703,7 @@ kafka_poll(void)
 
 		finish(t, t->error, sink_now_ms());
 	}
+	polls.due_at = sink_now_ms();
 }
 
 static long

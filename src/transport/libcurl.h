@@ -109,49 +109,6 @@ outbox_curl_set_constants(CURL *easy, const OutboxCurlHooks *hooks, void *arg,
 	return ok;
 }
 
-/*
- * When polls were due.  libcurl looks at the time before it reads.  So where a poll is late,
- * because the process was held up, requests end whose timeouts were over meanwhile, though
- * their answers may have come.
- */
-typedef struct OutboxCurlPolls
-{
-	int64_t due_at;				   /* ms, of the next one */
-	int64_t late_from, late_until; /* of the last one that was late */
-} OutboxCurlPolls;
-
-#define OUTBOX_CURL_LATE 1000 /* ms */
-#define OUTBOX_HELD_UP \
-	"the worker was held up until after the timeout, and has not read the answer"
-#define OUTBOX_HELD_UP_LOST OUTBOX_HELD_UP ", and it was sent again"
-
-/* A poll begins.  When it ends, due_at is the time. */
-static inline void
-outbox_curl_polled(OutboxCurlPolls *polls, int64_t now)
-{
-	if (now - polls->due_at <= OUTBOX_CURL_LATE)
-		return;
-	polls->late_from = polls->due_at -
-		OUTBOX_CURL_LATE; /* its timers end a little later */
-	polls->late_until = now;
-}
-
-/* The next one is due then, or at once if that is over. */
-static inline void
-outbox_curl_next_poll(OutboxCurlPolls *polls, int64_t at)
-{
-	if (at > polls->due_at)
-		polls->due_at = at;
-}
-
-/* True if the request that ended so, and whose timeout was over at 'ends', has not failed. */
-static inline bool
-outbox_curl_held_up(const OutboxCurlPolls *polls, CURLcode code, int64_t ends)
-{
-	return code == CURLE_OPERATION_TIMEDOUT && ends >= polls->late_from &&
-		ends <= polls->late_until;
-}
-
 /* The failure for each error of libcurl.  An error that is not listed is internal. */
 static inline OutboxFailure
 outbox_curl_failure(CURLcode code)

@@ -395,7 +395,7 @@ http_poll(void)
 	int64 until = now + Min(POLL_TIME + POLL_SHARE * rest, POLL_TIME_MAX);
 	bool  more = true;
 
-	outbox_curl_polled(&outbox_http_polls, now);
+	outbox_polls_begin(&outbox_http_polls, now);
 	outbox_http_rests_step();
 	for (int round = 0; round == 0 || (round < ROUNDS_MAX && outbox_http_now() <= until);
 		 round++)
@@ -440,7 +440,7 @@ http_timeout(void)
 	at = Min(at, outbox_http_lookups_deadline());
 	at = Min(at, outbox_http_targets_deadline());
 	at = Min(at, outbox_http_rests_deadline());
-	outbox_curl_next_poll(&outbox_http_polls, at);
+	outbox_polls_next(&outbox_http_polls, at);
 	if (at == OUTBOX_HTTP_NEVER)
 		return -1;
 	return at <= now ? 0 : (long) Min(at - now, PG_INT32_MAX);
@@ -506,6 +506,7 @@ http_shutdown(void)
 
 		all_transfers = t->next_made;
 		curl_easy_cleanup(t->easy);
+		curl_share_cleanup(t->cache);
 		free(t->headers.buf);
 		free(t->headers.start);
 		free(t->headers.lines);

@@ -6,7 +6,7 @@
 
 #include <errno.h>
 
-OutboxCurlPolls outbox_http_polls;
+OutboxPolls outbox_http_polls;
 
 const char outbox_http_public[] = "public";
 
@@ -91,7 +91,8 @@ timeout_of(const OutboxTransfer *t)
 bool
 outbox_http_was_held_up(OutboxTransfer *t, CURLcode code)
 {
-	if (!outbox_curl_held_up(&outbox_http_polls, code, t->begun_at + timeout_of(t)))
+	if (code != CURLE_OPERATION_TIMEDOUT ||
+		!outbox_polls_held_up(&outbox_http_polls, t->begun_at + timeout_of(t)))
 		return false;
 	outbox_http_not_sent(t, NULL);
 	strlcpy(t->outcome.error, OUTBOX_HELD_UP, sizeof(t->outcome.error));

@@ -230,11 +230,6 @@ set_constants(OutboxTransfer *t)
 		{CURLOPT_UPLOAD_BUFFERSIZE, 16 * 1024},
 		/* libcurl fills it up to a hundred times in one call, before it looks at others. */
 		{CURLOPT_BUFFERSIZE, 2 * 1024},
-		/*
-		 * libcurl would look through all its addresses after each request.  It has no
-		 * address that may be too old: http_lookup.c gives it the addresses of names.
-		 */
-		{CURLOPT_DNS_CACHE_TIMEOUT, -1},
 	};
 	const OutboxCurlHooks hooks = {.take_header = take_header,
 								   .take_body = take_body,

@@ -14,6 +14,7 @@
 
 #include "transport/address.h"
 #include "transport/libcurl.h"
+#include "transport/polls.h"
 #include "lib/ilist.h"
 
 /*
@@ -160,7 +161,7 @@ struct OutboxTransfer
 	size_t			  url_size;
 	CURLU			 *parsed;			/* the parsed form of url */
 	uint64			  host_hash;		/* of url */
-	OutboxHttpPool	 *pool;				/* in which it runs, or ran last */
+	OutboxHttpPool	 *pool;				/* in which it runs */
 	char			  lookup_host[256]; /* its host; empty: an address */
 	int				  lookup_port;
 	bool			  plain;		/* not https */
@@ -171,6 +172,7 @@ struct OutboxTransfer
 	int				  set_timeout;
 	bool			  fresh;			/* if it is sent again, over a new connection */
 	long			  age;				/* s, since the last reload */
+	CURLSH			 *cache;			/* its addresses; NULL: none yet */
 	struct curl_slist resolve_lines[2]; /* text of 'resolve' */
 	/* 'known_since' of the addresses that libcurl was given; 0: none, -1: unknown. */
 	int64  resolve_since;
@@ -281,12 +283,12 @@ extern bool outbox_http_set_timeouts(OutboxTransfer *t, int connect_timeout, int
 #define OUTBOX_HTTP_SENT_AGAIN 5 /* times at most, by libcurl or by us */
 #define OUTBOX_LACKS_MEMORY "out of memory"
 #define OUTBOX_LACKS_FILE "the process can open no more files"
-extern const char	   outbox_http_public[];
-extern void			   outbox_http_not_sent(OutboxTransfer *t, const char *lacks);
-extern bool			   outbox_http_is_lack(int error);
-extern bool			   outbox_http_is_lost(const OutboxTransfer *t, CURLcode code);
-extern OutboxCurlPolls outbox_http_polls; /* written by http.c */
-extern bool			   outbox_http_was_held_up(OutboxTransfer *t, CURLcode code);
+extern const char  outbox_http_public[];
+extern void		   outbox_http_not_sent(OutboxTransfer *t, const char *lacks);
+extern bool		   outbox_http_is_lack(int error);
+extern bool		   outbox_http_is_lost(const OutboxTransfer *t, CURLcode code);
+extern OutboxPolls outbox_http_polls; /* written by http.c */
+extern bool		   outbox_http_was_held_up(OutboxTransfer *t, CURLcode code);
 extern void outbox_http_fail(OutboxTransfer *t, OutboxFailure failure, const char *words,
 							 const char *detail);
 extern void outbox_http_explain(OutboxTransfer *t, CURLcode code);

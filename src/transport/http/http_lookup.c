@@ -44,7 +44,8 @@
 #define FILES_SHARE 8
 /* Of a thread; the system's resolver modules run on it. */
 #define STACK_BYTES (1024 * 1024)
-#define NAME_BUCKETS 256
+#define NAME_BUCKETS 4096
+#define NAMES_MAX 32768 /* unless lookups of more are waited for */
 #define ADDRESSES_KEPT 32
 
 /* Milliseconds. */
@@ -54,7 +55,7 @@
 #define REPEATED_AFTER 1000		/* between lookups of a name that is still usable */
 #define HANGS_AFTER 2000		/* a lookup without an answer has hung */
 
-/* A name and a port, because libcurl stores addresses for such a pair. */
+/* A name and a port, because libcurl takes addresses for such a pair. */
 typedef struct HostName
 {
 	struct HostName *next; /* in its bucket */
@@ -261,9 +262,9 @@ note_hanging(int64 now)
  * Names
  */
 
-/* Frees the names that no request has used for a while. */
+/* Frees the names that no lookup has been begun for in so many ms. */
 static void
-sweep(int64 now)
+free_unused(int64 now, int64 unused_for)
 {
 	for (int i = 0; i < NAME_BUCKETS; i++)
 	{
@@ -274,7 +275,7 @@ sweep(int64 now)
 			HostName *name = *link;
 
 			if (name->nlookups > 0 || name->is_queued ||
-				!dlist_is_empty(&name->waiting) || now - name->asked_at <= USABLE_FOR)
+				!dlist_is_empty(&name->waiting) || now - name->asked_at <= unused_for)
 			{
 				link = &name->next;
 				continue;
@@ -285,6 +286,15 @@ sweep(int64 now)
 			nnames--;
 		}
 	}
+}
+
+/* Addresses that are forgotten too early are only looked up again. */
+static void
+sweep(int64 now)
+{
+	free_unused(now, USABLE_FOR);
+	if (nnames > NAMES_MAX / 2)
+		free_unused(now, -1);
 	sweep_at = Max(1024, nnames * 2);
 }
 
@@ -327,20 +337,44 @@ is_localhost(const char *host)
 		(len > 10 && strncasecmp(host + len - 10, ".localhost", 10) == 0);
 }
 
-/* Clears CURLOPT_RESOLVE, for a request that needs no addresses. */
+/*
+ * libcurl keeps each address that it was given, and each one in a URL, for as long as the
+ * cache lasts.  So the handle has a cache of its own, and gets another one when its
+ * addresses change.  Returns false, with resolve_since of -1, if there is no memory.
+ */
+static bool
+change_cache(OutboxTransfer *t)
+{
+	CURLSH *fresh = curl_share_init();
+
+	t->resolve_since = -1;
+	if (fresh == NULL ||
+		curl_share_setopt(fresh, CURLSHOPT_SHARE, CURL_LOCK_DATA_DNS) != CURLSHE_OK ||
+		curl_easy_setopt(t->easy, CURLOPT_SHARE, fresh) != CURLE_OK)
+	{
+		curl_share_cleanup(fresh);
+		return false;
+	}
+	curl_share_cleanup(t->cache);
+	t->cache = fresh;
+	return true;
+}
+
+/* Prepares a request that needs no addresses. */
 static bool
 tell_of_no_name(OutboxTransfer *t)
 {
 	if (t->resolve_since == 0)
 		return true;
+	if (!change_cache(t) || curl_easy_setopt(t->easy, CURLOPT_RESOLVE, NULL) != CURLE_OK)
+		return false;
 	t->resolve_since = 0;
-	return curl_easy_setopt(t->easy, CURLOPT_RESOLVE, NULL) == CURLE_OK;
+	return true;
 }
 
 /*
- * Sets CURLOPT_RESOLVE.  libcurl uses the addresses for all handles until it gets
- * others for the same name and port.  libcurl's versions differ in whether a dot at
- * the end belongs to the name, so such a name is set in both forms.
+ * Sets CURLOPT_RESOLVE.  libcurl's versions differ in whether a dot at the end belongs to
+ * the name, so such a name is set in both forms.
  */
 static bool
 tell_libcurl(OutboxTransfer *t, const HostName *name)
@@ -351,6 +385,8 @@ tell_libcurl(OutboxTransfer *t, const HostName *name)
 
 	if (t->resolve_since == name->known_since)
 		return true;
+	if (!change_cache(t))
+		return false;
 	if (t->resolve_size < 2 * size)
 	{
 		char *bigger = realloc(t->resolve, 2 * size);
@@ -368,8 +404,10 @@ tell_libcurl(OutboxTransfer *t, const HostName *name)
 				 name->port, name->addresses);
 	t->resolve_lines[1].data = t->resolve + size;
 	t->resolve_lines[1].next = NULL;
+	if (curl_easy_setopt(t->easy, CURLOPT_RESOLVE, &t->resolve_lines[0]) != CURLE_OK)
+		return false;
 	t->resolve_since = name->known_since;
-	return curl_easy_setopt(t->easy, CURLOPT_RESOLVE, &t->resolve_lines[0]) == CURLE_OK;
+	return true;
 }
 
 /*
@@ -434,13 +472,10 @@ outbox_http_look_up(OutboxTransfer *t, int64 now)
 static char *
 write_addresses(const struct addrinfo *found)
 {
-	size_t size = ADDRESSES_KEPT * (INET6_ADDRSTRLEN + 3);
-	char  *text = malloc(size);
+	char   text[ADDRESSES_KEPT * (INET6_ADDRSTRLEN + 3)];
 	size_t len = 0;
 	int	   n = 0;
 
-	if (text == NULL)
-		return NULL;
 	for (; found != NULL && n < ADDRESSES_KEPT; found = found->ai_next)
 	{
 		char		address[INET6_ADDRSTRLEN];
@@ -452,15 +487,10 @@ write_addresses(const struct addrinfo *found)
 		if ((!v6 && found->ai_family != AF_INET) ||
 			inet_ntop(found->ai_family, bytes, address, sizeof(address)) == NULL)
 			continue;
-		len += snprintf(text + len, size - len, v6 ? "%s[%s]" : "%s%s", n++ ? "," : "",
-						address);
+		len += snprintf(text + len, sizeof(text) - len, v6 ? "%s[%s]" : "%s%s",
+						n++ ? "," : "", address);
 	}
-	if (n == 0)
-	{
-		free(text);
-		return NULL;
-	}
-	return text;
+	return n > 0 ? strdup(text) : NULL;
 }
 
 /* Takes the result of a thread.  The requests that wait for it continue or fail. */

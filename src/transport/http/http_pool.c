@@ -3,9 +3,9 @@
  *	  Owns libcurl's multi handles, among which requests are divided by their hosts, and how many
  *	  connections stay open.
  *
- * One multi handle keeps its connections and names in tables of about a hundred lists,
- * and looks for the oldest connection among all of them.  With 10,000 hosts a request
- * would cost 300 µs.  So there are several handles, and each has its share of the hosts.
+ * One multi handle keeps its connections in a table of about a hundred lists, and looks for
+ * the oldest connection among all of them.  With 10,000 hosts a request would cost 300 µs.
+ * So there are several handles, and each has its share of the hosts.
  *
  * Among the connections to one host a handle looks for a free one, and for closed ones as
  * often as it finds one.  When a receiver closed 5,000 of 10,000, a call took over 2 s.  So
@@ -119,11 +119,6 @@ outbox_http_pool_add(OutboxTransfer *t)
 
 	if (pool->running >= CONNECTIONS_PER_POOL)
 		pool = &pools[(t->host_hash + (uint32) t->rest.endpoint) % npools];
-
-	/* libcurl gives addresses only to the pool in which the handle runs next. */
-	if (pool != t->pool && t->resolve_since > 0 &&
-		curl_easy_setopt(t->easy, CURLOPT_RESOLVE, t->resolve_lines) != CURLE_OK)
-		return CURLM_OUT_OF_MEMORY;
 	t->pool = pool;
 	code = curl_multi_add_handle(pool->multi, t->easy);
 	if (code != CURLM_OK)
