@@ -387,6 +387,7 @@ BEGIN
     -- Subscriptions of the database that this one is a copy of
     FOR here IN DELETE FROM outbox.followed f USING pg_subscription s, pg_database d
                 WHERE s.oid = f.subscription AND d.oid = s.subdbid AND d.datname <> current_database() RETURNING f.name LOOP
+        PERFORM outbox.note_change(NULL, '', 'unfollow', '{}', jsonb_build_object('source', here.name));
         PERFORM outbox.forgotten_at(here.name, NULL);
     END LOOP;
     PERFORM outbox.endpoint_changed(0);

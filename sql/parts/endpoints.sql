@@ -73,6 +73,7 @@ CREATE TABLE outbox.endpoint_audit (
     after           jsonb NOT NULL
 );
 CREATE INDEX endpoint_audit_tenant_idx ON outbox.endpoint_audit (tenant, change_id);
+CREATE INDEX endpoint_audit_unfollow_idx ON outbox.endpoint_audit (at) WHERE action = 'unfollow';
 COMMENT ON TABLE outbox.endpoint_audit IS
 'Changes of endpoints and requests for their deliveries: for 90 days, and the newest 10,000 of a tenant '
 '(100,000 without one)';

@@ -50,8 +50,7 @@ CREATE TYPE outbox.attempt AS (
     lookup_ms float8, connect_ms float8, tls_ms float8, first_byte_ms float8, response_headers text, cursor text);
 COMMENT ON TYPE outbox.attempt IS 'A row of outbox.attempts_page(): a row of outbox.attempts, and its cursor';
 
--- Numbers follow times, but for the clock and for transactions that last.  So a time is
--- found by halving, among the events of one tenant, or all.
+-- Numbers follow times.  So a time is found by halving, among the events of one tenant, or all.
 CREATE FUNCTION outbox.page_bound(tenant text, at timestamptz, OUT last int8, OUT next int8)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
@@ -59,8 +58,13 @@ SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SE
 AS $$
 #variable_conflict use_variable
 DECLARE
-    -- Events of a server that is followed come late, with the times that they had there: then there is no bound.
-    high int8 := (SELECT q.last_value FROM outbox.events_seq q WHERE NOT EXISTS (SELECT FROM outbox.followed));
+    -- Events of a server that is followed come late, with the times that they had there, and since the clock was
+    -- set back, times come again: while the log has such events, there is no bound.
+    high int8 := (SELECT q.last_value FROM outbox.events_seq q
+                  WHERE NOT EXISTS (SELECT FROM outbox.followed)
+                  AND NOT EXISTS (SELECT FROM outbox.endpoint_audit c WHERE c.action = 'unfollow' AND c.at >= (
+                      SELECT v.created_at FROM outbox.events v ORDER BY v.seq LIMIT 1))
+                  AND (SELECT min(t.clock) = max(t.clock) FROM outbox.ticks t) IS NOT FALSE);
     middle int8;
     e record;
 BEGIN

@@ -123,18 +123,26 @@ COMMENT ON FUNCTION outbox.figures IS
 
 CREATE FUNCTION outbox.tenant_usage(from_time timestamptz, to_time timestamptz DEFAULT now(),
     OUT tenant text, OUT delivered int8, OUT failed_attempts int8) RETURNS SETOF record
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
-WITH hours (made) AS MATERIALIZED (
-    SELECT COALESCE(max(f.at) + interval '1 hour', '-infinity') FROM outbox.figures f WHERE f.piece IN (3, 4, 5))
-SELECT e.tenant, sum(e.delivered)::int8, sum(e.failed_attempts)::int8
-FROM (SELECT f.entries FROM outbox.figures f WHERE f.piece IN (3, 4, 5) AND f.at >= $1 AND f.at < $2
-      UNION ALL
-      SELECT f.entries FROM outbox.figures f WHERE f.piece IN (0, 1, 2) AND f.at >= (SELECT h.made FROM hours h)
-      AND date_trunc('hour', f.at, 'UTC') >= $1 AND date_trunc('hour', f.at, 'UTC') < $2) f
-CROSS JOIN LATERAL outbox.figures_of(f.entries) e
-WHERE e.tenant IS NOT NULL
-GROUP BY e.tenant ORDER BY e.tenant
-$$;
+#variable_conflict use_column
+BEGIN
+    IF $1 IS NULL OR $2 IS NULL THEN
+        RAISE EXCEPTION '% must not be null', CASE WHEN $1 IS NULL THEN 'from_time' ELSE 'to_time' END
+            USING ERRCODE = 'null_value_not_allowed', COLUMN = CASE WHEN $1 IS NULL THEN 'from_time' ELSE 'to_time' END,
+                  HINT = 'Pass the times between which the hours of the bill began.';
+    END IF;
+    RETURN QUERY
+    WITH hours (made) AS MATERIALIZED (
+        SELECT COALESCE(max(f.at) + interval '1 hour', '-infinity') FROM outbox.figures f WHERE f.piece IN (3, 4, 5))
+    SELECT e.tenant, sum(e.delivered)::int8, sum(e.failed_attempts)::int8
+    FROM (SELECT f.entries FROM outbox.figures f WHERE f.piece IN (3, 4, 5) AND f.at >= $1 AND f.at < $2
+          UNION ALL
+          SELECT f.entries FROM outbox.figures f WHERE f.piece IN (0, 1, 2) AND f.at >= (SELECT h.made FROM hours h)
+          AND date_trunc('hour', f.at, 'UTC') >= $1 AND date_trunc('hour', f.at, 'UTC') < $2) f
+    CROSS JOIN LATERAL outbox.figures_of(f.entries) e
+    WHERE e.tenant IS NOT NULL
+    GROUP BY e.tenant ORDER BY e.tenant;
+END $$;
 COMMENT ON FUNCTION outbox.tenant_usage IS
 'Deliveries to each tenant, and failed attempts, in the hours that began between two times';

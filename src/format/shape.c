@@ -11,6 +11,7 @@
 #include "base/outbox.h"
 
 #include "lib/stringinfo.h"
+#include "mb/pg_wchar.h"
 
 #include "base/encoding.h"
 #include "format/shape.h"
@@ -254,7 +255,8 @@ put_missing(Filling *f, Slice place, bool inside)
 	if (f->event && f->needs_all)
 	{
 		snprintf(words, sizeof(words), "the event has nothing for %.*s of the template",
-				 (int) Min(place.end - place.start, 64), place.start);
+				 pg_mbcliplen(place.start, (int) (place.end - place.start), 64),
+				 place.start);
 		fail(f, words);
 	}
 	else if (!inside)

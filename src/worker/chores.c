@@ -332,7 +332,7 @@ outbox_chores_end(TimestampTz now)
 		first = dlist_is_empty(figures) ? NULL : dlist_head_node(figures);
 		(void) outbox_step_run(OUTBOX_STEP_FIGURES, outbox_figures_write, &now);
 		now = GetCurrentTimestamp();
-		if (dlist_is_empty(figures) && not_written() == 0)
+		if (dlist_is_empty(figures) && not_written() == 0 && !outbox_attempts_wait())
 			return;
 		if (!dlist_is_empty(figures) && dlist_head_node(figures) != first)
 			continue;

@@ -138,6 +138,12 @@ ask(q[SELECT outbox.emit('whole.x', '{"a": 1}', key => 'k'), outbox.emit('whole.
 is($r->{body}, '{"a": 1, "b": null}', 'null is not missing, and the event behind a dead one is sent');
 is(ask(q[SELECT reason || ': ' || last_error FROM outbox.dead_letters WHERE endpoint = 'whole']),
 	'invalid event: the event has nothing for {$.b} of the template', 'the event that lacks a part is dead');
+create('cut', { payload => { a => '{$.' . chr(228) x 40 . '}' }, payload_missing => 'dead' });
+ask(q[SELECT outbox.emit('cut.x', '{"a": 1}')]);
+ok(wait_sql($node, q[SELECT dead = 1 FROM outbox.stats WHERE endpoint = 'cut']), 'one that lacks a part with a long name, too');
+my $words = pack 'H*', ask(q[SELECT encode(last_error::bytea, 'hex') FROM outbox.dead_letters WHERE endpoint = 'cut']);
+is(eval { Encode::decode('UTF-8', $words, Encode::FB_CROAK) },
+	'the event has nothing for {$.' . chr(228) x 30 . ' of the template', 'of which the error has whole characters');
 ask(q[SELECT outbox.alter_endpoint('whole', config => '{"payload": {"a": "{$.a}"}}'), outbox.retry('whole')]);
 is((got('whole', 2))[1]{body}, '{"a": 1}', 'until the template is another one');
 

@@ -203,6 +203,8 @@ refused("$_(NULL)", '22004', 'role must not be null', qr/pg_roles/) foreach (qw(
 refused("privileges_of('bogus')", '22023', 'unknown purpose "bogus"', qr/'emit', 'watch'/);
 refused('privileges_of(NULL)', '22004', 'purpose must not be null', qr/'emit', 'watch'/);
 refused('metrics(NULL)', '22004', 'top must not be null', qr/Use 0/);
+refused('tenant_usage(NULL)', '22004', 'from_time must not be null', qr/hours of the bill/);
+refused("tenant_usage('epoch', NULL)", '22004', 'to_time must not be null', qr/hours of the bill/);
 accepted('metrics(0)');
 
 # Two headers of the same name, in whatever case

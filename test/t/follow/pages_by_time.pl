@@ -35,18 +35,29 @@ comes($second);
 ok(wait_settled($follower), 'all is delivered');
 is(ask("SELECT string_agg(topic, ' ' ORDER BY seq) FROM outbox.all_events"), 'here.1 there.1 here.2 here.3 there.2', 'the order in the log');
 
-my @times = split /\n/, ask('SELECT created_at FROM outbox.all_events ORDER BY created_at');
-foreach my $from (undef, @times)
+sub pages_are_right
 {
-	foreach my $to (undef, @times)
+	my ($when) = @_;
+	my @times = split /\n/, ask('SELECT created_at FROM outbox.all_events ORDER BY created_at');
+	foreach my $from (undef, @times)
 	{
-		my ($since, $until) = map { defined $_ ? "'$_'::timestamptz" : 'NULL::timestamptz' } $from, $to;
-		is( ask("SELECT string_agg(topic, ' ') FROM outbox.deliveries_page('all', from_time => $since, to_time => $until)"),
-			ask("SELECT string_agg(topic, ' ' ORDER BY seq DESC) FROM outbox.deliveries"
-				  . " WHERE created_at BETWEEN COALESCE($since, '-infinity') AND COALESCE($until, 'infinity')"),
-			"from $since to $until");
+		foreach my $to (undef, @times)
+		{
+			my ($since, $until) = map { defined $_ ? "'$_'::timestamptz" : 'NULL::timestamptz' } $from, $to;
+			is( ask("SELECT string_agg(topic, ' ') FROM outbox.deliveries_page('all', from_time => $since, to_time => $until)"),
+				ask("SELECT string_agg(topic, ' ' ORDER BY seq DESC) FROM outbox.deliveries"
+					  . " WHERE created_at BETWEEN COALESCE($since, '-infinity') AND COALESCE($until, 'infinity')"),
+				"$when: from $since to $until");
+		}
 	}
+	return;
 }
+
+pages_are_right('followed');
+ask("SELECT outbox.unfollow('shop')");
+here(4);
+ok(wait_settled($follower), 'an event comes after it is followed no more');
+pages_are_right('no more');
 
 $_->stop foreach $follower, $servers->{source};
 done_testing();

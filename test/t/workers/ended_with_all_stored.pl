@@ -46,6 +46,16 @@ ask("BEGIN; LOCK TABLE outbox.kept_events IN ACCESS EXCLUSIVE MODE; SELECT pg_te
 $worker = new_worker($node, $worker);
 billed('figures are written when the table is free');
 
+my $locker = $node->background_psql('postgres');
+$locker->query_safe('BEGIN; LOCK TABLE outbox.attempt_log IN ACCESS EXCLUSIVE MODE');
+emitted(4);
+delivered();
+$locker->query_safe("SELECT pg_terminate_backend($worker); SELECT pg_sleep(0.2); COMMIT");
+$locker->quit;
+$worker = new_worker($node, $worker);
+is(ask('SELECT count(*) FROM outbox.attempts'), $sent, 'so are attempts');
+billed('and figures once');
+
 # In the transaction that stores the next deliveries
 emitted(5);
 delivered();
