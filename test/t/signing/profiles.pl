@@ -146,6 +146,7 @@ foreach my $profile (sort keys %made)
 {
 	is(create("made-$profile", { signature => $profile, outbox_headers => 'none' }, "secret => '$made{$profile}'"), $made{$profile}, "$profile: such a secret");
 	my $sent = request("made-$profile");
+	next unless $judge;
 	is(join(' ', verdicts({ profile => $profile, secret => $made{$profile}, headers => $sent->{headers}, body => $sent->{body} })), 'true', "$profile: its library accepts it");
 }
 foreach my $case ([ 'standard', $made{github} ], [ 'github', 'too short' ], [ 'github', "a tab\tin a text of thirty bytes" ], [ 'standard', 'whsec_' . 'QUJD' x 26 ])
