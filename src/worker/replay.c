@@ -85,7 +85,7 @@ delete_old_replays(void)
 	outbox_query("DELETE FROM outbox.replays WHERE replay_id = ANY (ARRAY("
 				 "SELECT r.replay_id FROM outbox.replays r"
 				 " WHERE r.finished_at < $1"
-				 " ORDER BY r.replay_id LIMIT $2 FOR UPDATE SKIP LOCKED))",
+				 " ORDER BY r.finished_at LIMIT $2 FOR UPDATE SKIP LOCKED))",
 				 arg_time(begins), arg_int8(DELETED_AT_ONCE));
 }
 
@@ -99,9 +99,9 @@ read_replays(void)
 	uint64 n;
 
 	delete_old_replays();
-	n = outbox_query("SELECT DISTINCT ON (endpoint_id) replay_id, endpoint_id"
+	n = outbox_query("SELECT pg_catalog.min(replay_id), endpoint_id"
 					 " FROM outbox.replays WHERE finished_at IS NULL"
-					 " ORDER BY endpoint_id, replay_id");
+					 " GROUP BY endpoint_id");
 	if (replays)
 		pfree(replays);
 	replays = n == 0 ? NULL :
