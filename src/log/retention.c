@@ -35,6 +35,7 @@ static TimestampTz retry_at;
 static bool		   ahead; /* outbox.pieces has a time in the future */
 /* Another session has a lock on the piece that is to be emptied. */
 static bool locked_out;
+static bool passed; /* that piece was passed when this was last looked at */
 
 /* µs: after a table could not be emptied. */
 #define RETRY_AFTER (10 * USECS_PER_SEC)
@@ -300,13 +301,15 @@ rotate_events(void *arg)
 	int64 beyond;
 
 	*done = false;
-	if (!is_passed(next) || !outbox_txn_begin(true))
+	passed = passed || is_passed(next);
+	if (!passed || !outbox_txn_begin(true))
 		return;
 
 	/* Never waits for a lock: every emit would queue up behind the waiting request. */
 	locked_out = !lock_both(OUTBOX_TABLE_EVENTS_0 + next, OUTBOX_TABLE_TICKS_0 + next) ||
 		!outbox_lock_if_free(OUTBOX_TABLE_ENDPOINT_SETTINGS,
 							 OUTBOX_TABLE_ENDPOINT_SETTINGS, ShareRowExclusiveLock);
+	passed = locked_out;
 	if (locked_out || count_needing(next, 0, &beyond) > 0)
 	{
 		outbox_txn_abort();

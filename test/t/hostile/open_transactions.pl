@@ -134,7 +134,25 @@ unlike(slurp_file($node->logfile), qr/process $pid still waiting/, 'and no lock 
 $session->query_safe('ROLLBACK');
 $receiver->wait_delivered(2, id => $again);
 ok(wait_sql($node, "SELECT count(*) = 0 FROM outbox.held_steps WHERE step = 'replay'"), 'and goes on after that');
+
+# A piece of the log cannot be emptied: until it can, positions are not read again and again for that
+my $looks = "SELECT sum(idx_scan) FROM pg_stat_user_tables WHERE relname IN ('positions_0', 'positions_1')";
+my $endpoints = ask('SELECT count(*) FROM outbox.endpoints');
+$session->query_safe("BEGIN; SELECT outbox.pause_endpoint('again')");
+ask("SELECT outbox.set_retention(events => '2 s')");
+ok(wait_sql($node, "SELECT since < now() - interval '3 s' FROM outbox.pieces WHERE log = 'events'"), 'a piece is due');
+my $before = ask($looks);
+my $from = time;
+while (time < $from + 4)
+{
+	my $id = emit($node, 'soon.event', '{}');
+	$receiver->wait_delivered(1, id => $id);
+}
+cmp_ok(ask($looks) - $before, '<', 10 * $endpoints, "the positions of $endpoints endpoints are read a few times");
+my $piece = ask("SELECT piece FROM outbox.pieces WHERE log = 'events'");
+$session->query_safe('COMMIT');
 $session->quit;
+ok(wait_sql($node, "SELECT piece <> $piece FROM outbox.pieces WHERE log = 'events'"), 'it is emptied after that');
 
 $node->stop;
 done_testing();
