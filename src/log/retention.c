@@ -231,24 +231,24 @@ lock_both(OutboxTable one, OutboxTable other)
 
 /*
  * Forgets subscriptions that judge no event any more: a later one of the endpoint begins
- * before all events that are left.  In a log that was adopted the numbers of transactions
- * do not say so.
+ * before all events that are left, and none is kept for it.  In a log that was adopted the
+ * numbers of transactions do not say so.
  */
 static void
 forget_subscriptions(void)
 {
 	execute(
 		"WITH oldest AS (SELECT min(e.xid) AS xid FROM outbox.events e),"
-		" needless AS (SELECT w.endpoint_id, max(w.version) AS version"
+		" kept AS (SELECT max(e.seq) AS seq FROM outbox.kept_events e),"
+		" needless AS MATERIALIZED (SELECT w.endpoint_id, max(w.version) AS version"
 		" FROM outbox.subscriptions w, oldest o"
 		" WHERE pg_snapshot_xmax(COALESCE(w.reading, w.read)) <= o.xid"
 		" AND NOT EXISTS (SELECT 1 FROM outbox.origins a WHERE a.adopted_by IS NOT NULL)"
-		" GROUP BY w.endpoint_id)"
+		" GROUP BY w.endpoint_id HAVING count(*) > 1"
+		" AND COALESCE((SELECT min(k.seq) FROM outbox.parked k"
+		" WHERE k.endpoint_id = w.endpoint_id) > (SELECT e.seq FROM kept e), true))"
 		" DELETE FROM outbox.subscriptions v USING needless n"
-		" WHERE v.endpoint_id = n.endpoint_id AND v.version < n.version"
-		" AND NOT EXISTS (SELECT 1 FROM outbox.parked k"
-		" JOIN outbox.kept_events e ON e.seq = k.seq"
-		" WHERE k.endpoint_id = v.endpoint_id)");
+		" WHERE v.endpoint_id = n.endpoint_id AND v.version < n.version");
 }
 
 /*
