@@ -124,6 +124,7 @@ CREATE TABLE outbox.commands (
 );
 CREATE INDEX commands_delivery_idx ON outbox.commands (seq, endpoint_id);
 CREATE INDEX commands_retry_idx ON outbox.commands (retry_at) WHERE retry_at IS NOT NULL;
+CREATE INDEX commands_forget_idx ON outbox.commands (endpoint_id) WHERE action = 'forget';
 CREATE INDEX commands_aside_idx ON outbox.commands (endpoint_id, seq) WHERE retry_at IS NOT NULL;
 COMMENT ON TABLE outbox.commands IS
 'Requests of operators that the worker has not carried out yet, one row per delivery, or per endpoint to '
@@ -150,6 +151,7 @@ CREATE TABLE outbox.replays (
 );
 CREATE INDEX replays_endpoint_idx ON outbox.replays (endpoint_id);
 CREATE INDEX replays_open_idx ON outbox.replays (replay_id) WHERE finished_at IS NULL;
+CREATE INDEX replays_ended_idx ON outbox.replays (finished_at) WHERE finished_at IS NOT NULL;
 COMMENT ON TABLE outbox.replays IS
 'Parts of the log that are read again for one endpoint, and how far each is read';
 

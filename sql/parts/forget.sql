@@ -24,6 +24,7 @@ CREATE TABLE outbox.forgotten (
     files           jsonb                       -- the file of each table at that time
 );
 CREATE INDEX forgotten_open_idx ON outbox.forgotten (tenant) WHERE complete_at IS NULL;
+CREATE INDEX forgotten_order_idx ON outbox.forgotten (forget_id) WHERE complete_at IS NULL;
 COMMENT ON TABLE outbox.forgotten IS 'Tenants whose events outbox.forget() removed, and how far that is';
 
 -- Without SET, so that PostgreSQL puts it into the statement that calls it.

@@ -35,6 +35,7 @@ static TimestampTz retry_at;
 static bool		   ahead; /* outbox.pieces has a time in the future */
 /* Another session has a lock on the piece that is to be emptied. */
 static bool locked_out;
+static bool passed; /* that piece was passed when this was last looked at */
 
 /* µs: after a table could not be emptied. */
 #define RETRY_AFTER (10 * USECS_PER_SEC)
@@ -230,24 +231,24 @@ lock_both(OutboxTable one, OutboxTable other)
 
 /*
  * Forgets subscriptions that judge no event any more: a later one of the endpoint begins
- * before all events that are left.  In a log that was adopted the numbers of transactions
- * do not say so.
+ * before all events that are left, and none is kept for it.  In a log that was adopted the
+ * numbers of transactions do not say so.
  */
 static void
 forget_subscriptions(void)
 {
 	execute(
 		"WITH oldest AS (SELECT min(e.xid) AS xid FROM outbox.events e),"
-		" needless AS (SELECT w.endpoint_id, max(w.version) AS version"
+		" kept AS (SELECT max(e.seq) AS seq FROM outbox.kept_events e),"
+		" needless AS MATERIALIZED (SELECT w.endpoint_id, max(w.version) AS version"
 		" FROM outbox.subscriptions w, oldest o"
 		" WHERE pg_snapshot_xmax(COALESCE(w.reading, w.read)) <= o.xid"
 		" AND NOT EXISTS (SELECT 1 FROM outbox.origins a WHERE a.adopted_by IS NOT NULL)"
-		" GROUP BY w.endpoint_id)"
+		" GROUP BY w.endpoint_id HAVING count(*) > 1"
+		" AND COALESCE((SELECT min(k.seq) FROM outbox.parked k"
+		" WHERE k.endpoint_id = w.endpoint_id) > (SELECT e.seq FROM kept e), true))"
 		" DELETE FROM outbox.subscriptions v USING needless n"
-		" WHERE v.endpoint_id = n.endpoint_id AND v.version < n.version"
-		" AND NOT EXISTS (SELECT 1 FROM outbox.parked k"
-		" JOIN outbox.kept_events e ON e.seq = k.seq"
-		" WHERE k.endpoint_id = v.endpoint_id)");
+		" WHERE v.endpoint_id = n.endpoint_id AND v.version < n.version");
 }
 
 /*
@@ -300,13 +301,15 @@ rotate_events(void *arg)
 	int64 beyond;
 
 	*done = false;
-	if (!is_passed(next) || !outbox_txn_begin(true))
+	passed = passed || is_passed(next);
+	if (!passed || !outbox_txn_begin(true))
 		return;
 
 	/* Never waits for a lock: every emit would queue up behind the waiting request. */
 	locked_out = !lock_both(OUTBOX_TABLE_EVENTS_0 + next, OUTBOX_TABLE_TICKS_0 + next) ||
 		!outbox_lock_if_free(OUTBOX_TABLE_ENDPOINT_SETTINGS,
 							 OUTBOX_TABLE_ENDPOINT_SETTINGS, ShareRowExclusiveLock);
+	passed = locked_out;
 	if (locked_out || count_needing(next, 0, &beyond) > 0)
 	{
 		outbox_txn_abort();

@@ -403,13 +403,13 @@ outbox_step_rest(TimestampTz begun, int times)
 }
 
 void
-outbox_step_hold_locked(OutboxStep step, const char *table)
+outbox_step_hold_locked(OutboxStep step, int32 endpoint_id, const char *table)
 {
 	OutboxStepError failure = {.sqlerrcode = ERRCODE_LOCK_NOT_AVAILABLE};
 
 	snprintf(failure.message, sizeof(failure.message), "%s is locked by another session",
 			 table);
-	outbox_step_hold(step, 0, &failure);
+	outbox_step_hold(step, endpoint_id, &failure);
 }
 
 bool
@@ -419,7 +419,7 @@ outbox_step_lock(OutboxStep step, OutboxTable first, OutboxTable last, LOCKMODE 
 		return false;
 	if (outbox_lock_if_free(first, last, mode))
 		return true;
-	outbox_step_hold_locked(step,
+	outbox_step_hold_locked(step, 0,
 							psprintf("\"" OUTBOX_SCHEMA ".%s\"",
 									 outbox_table_name(first)));
 	return false;

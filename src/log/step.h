@@ -104,8 +104,9 @@ extern bool outbox_step_failed_for(int32 endpoint_id);
  */
 extern TimestampTz outbox_step_rest(TimestampTz begun, int times);
 
-/* Puts a step on hold because another session has a lock on this table. */
-extern void outbox_step_hold_locked(OutboxStep step, const char *table);
+/* Puts a step on hold, or its part for one endpoint, because another session has a lock. */
+extern void outbox_step_hold_locked(OutboxStep step, int32 endpoint_id,
+									const char *table);
 
 /*
  * In a transaction: locks tables that the step needs.  If another session has one, the

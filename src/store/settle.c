@@ -619,7 +619,7 @@ outbox_settle(OutboxToSettle *to_settle, const OutboxCursor *head, bool final)
 	if (!all.begun)
 	{
 		if (!outbox_step_held(OUTBOX_STEP_SETTLE, 0))
-			outbox_step_hold_locked(OUTBOX_STEP_SETTLE, "a table of outbox");
+			outbox_step_hold_locked(OUTBOX_STEP_SETTLE, 0, "a table of outbox");
 		was_locked = true;
 		return false;
 	}

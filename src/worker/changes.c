@@ -84,9 +84,11 @@ outbox_changes_find(const char *seen, bool (*known)(int32 id), List **ids, List 
 	if (seen == NULL)
 		return false;
 	changed = outbox_query(
-		"SELECT DISTINCT c.endpoint_id FROM outbox.endpoint_changes c"
-		" WHERE c.xid >= pg_catalog.pg_snapshot_xmin($1::pg_catalog.pg_snapshot)"
-		" AND NOT pg_catalog.pg_visible_in_snapshot(c.xid, $1::pg_catalog.pg_snapshot)",
+		"SELECT c.endpoint_id FROM outbox.endpoint_changes c"
+		" WHERE c.xid >= pg_catalog.pg_snapshot_xmax($1::pg_catalog.pg_snapshot)"
+		" UNION SELECT c.endpoint_id FROM outbox.endpoint_changes c"
+		" WHERE c.xid = ANY (ARRAY("
+		"SELECT pg_catalog.pg_snapshot_xip($1::pg_catalog.pg_snapshot)))",
 		arg_text(seen));
 	found = palloc_extended(sizeof(Found) *
 								(changed + list_length(loads) + list_length(to_come) + 1),

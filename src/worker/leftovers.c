@@ -58,8 +58,9 @@ static bool		   searching;
 static int32	   searched; /* endpoints up to this one were looked at */
 static TimestampTz changes_at = DT_NOEND;
 static TimestampTz forgotten_at;
-static TimestampTz dropped_at; /* 'dropped' rests until then */
-static TimestampTz moved_at;   /* the same for moved endpoints */
+static uint64	   changes_gone; /* rows of transactions below it are deleted */
+static TimestampTz dropped_at;	 /* 'dropped' rests until then */
+static TimestampTz moved_at;	 /* the same for moved endpoints */
 
 static Leftover *
 add(List **list, int32 id)
@@ -254,8 +255,11 @@ forget_previous_secrets(void)
 		" FOR UPDATE SKIP LOCKED))");
 }
 
-/* Deletes the changes that all workers of the database have seen. */
-static void
+/*
+ * Deletes the changes that all workers of the database have seen.  A snapshot may keep rows
+ * that were deleted before, so they are not read again.  Returns below which xid none is left.
+ */
+static uint64
 forget_changes(void)
 {
 	uint64 below = PG_UINT64_MAX;
@@ -267,9 +271,10 @@ forget_changes(void)
 		if (seen != 0)
 			below = Min(below, seen);
 	}
-	outbox_query("DELETE FROM outbox.endpoint_changes"
-				 " WHERE xid < $1",
+	outbox_query("DELETE FROM outbox.endpoint_changes WHERE xid >= $1 AND xid < $2",
+				 arg_xid8(FullTransactionIdFromU64(changes_gone)),
 				 arg_xid8(FullTransactionIdFromU64(below)));
+	return Max(changes_gone, below);
 }
 
 /* They take turns: each waits for its own rows, and not for the millions of another one. */
@@ -320,6 +325,7 @@ run_small(TimestampTz now)
 	List		 *copy;
 	ListCell	 *cell;
 	int32		  last = 0;
+	uint64		  gone = changes_gone;
 	bool		  changes = now >= changes_at && outbox_serves_database();
 
 	if (!begin(&dropped_at))
@@ -327,7 +333,7 @@ run_small(TimestampTz now)
 	if (secrets)
 		forget_previous_secrets();
 	if (changes)
-		forget_changes();
+		gone = forget_changes();
 	if (searching)
 		last = search(&found);
 	old = MemoryContextSwitchTo(caller);
@@ -335,6 +341,7 @@ run_small(TimestampTz now)
 	MemoryContextSwitchTo(old);
 	outbox_txn_commit();
 	secrets = false;
+	changes_gone = gone;
 	if (changes)
 		forgotten_at = now;
 	changes_at = DT_NOEND;

@@ -85,7 +85,7 @@ delete_old_replays(void)
 	outbox_query("DELETE FROM outbox.replays WHERE replay_id = ANY (ARRAY("
 				 "SELECT r.replay_id FROM outbox.replays r"
 				 " WHERE r.finished_at < $1"
-				 " ORDER BY r.replay_id LIMIT $2 FOR UPDATE SKIP LOCKED))",
+				 " ORDER BY r.finished_at LIMIT $2 FOR UPDATE SKIP LOCKED))",
 				 arg_time(begins), arg_int8(DELETED_AT_ONCE));
 }
 
@@ -99,9 +99,9 @@ read_replays(void)
 	uint64 n;
 
 	delete_old_replays();
-	n = outbox_query("SELECT DISTINCT ON (endpoint_id) replay_id, endpoint_id"
+	n = outbox_query("SELECT pg_catalog.min(replay_id), endpoint_id"
 					 " FROM outbox.replays WHERE finished_at IS NULL"
-					 " ORDER BY endpoint_id, replay_id");
+					 " GROUP BY endpoint_id");
 	if (replays)
 		pfree(replays);
 	replays = n == 0 ? NULL :
@@ -232,26 +232,34 @@ store_progress(int64 id, const ReplayPage *page, int64 events)
 				 arg_bool(page->cursor.reading != NULL), arg_int8(events));
 }
 
-/* Reads where a replay is.  False: it was cancelled, or its endpoint dropped. */
+/*
+ * Reads where a replay is.  False: it was cancelled, or its endpoint dropped.  While a session
+ * has its row locked, as one that cancels it does, the replay is on hold.
+ */
 static bool
-read_place(int64 id, ReplayPage *page)
+read_place(const Replay *r, ReplayPage *page)
 {
 	ArrayType  *topics;
 	char	   *snapshot, *target;
 	int64		seq_low, last_seq, seq_high;
-	bool		reading;
+	bool		reading, ended;
 	OutboxTick *read;
 
 	if (outbox_query("SELECT from_time, to_time, topics, read::pg_catalog.text,"
 					 " read_seq_low, last_seq, target::pg_catalog.text, target_seq_high,"
-					 " reading"
-					 " FROM outbox.replays WHERE replay_id = $1 AND finished_at IS NULL",
-					 arg_int8(id)) == 0)
+					 " reading, finished_at IS NOT NULL"
+					 " FROM outbox.replays WHERE replay_id = $1 FOR UPDATE SKIP LOCKED",
+					 arg_int8(r->id)) == 0)
+	{
+		outbox_step_hold_locked(OUTBOX_STEP_REPLAY, r->endpoint_id, "a replay");
 		return false;
+	}
 	outbox_read_row(0, into_time(&page->from_time), into_time(&page->to_time),
 					into_varlena(TEXTARRAYOID, &topics), into_text(&snapshot),
 					into_int8(&seq_low), into_int8(&last_seq), into_text(&target),
-					into_int8(&seq_high), into_bool(&reading));
+					into_int8(&seq_high), into_bool(&reading), into_bool(&ended));
+	if (ended)
+		return false;
 	if (topics)
 		page->patterns = outbox_text_array(topics, &page->npatterns);
 	read = outbox_tick_make(0, page->from_time, seq_low, seq_low, snapshot);
@@ -294,7 +302,7 @@ go_on(Replay *r)
 		return !r->waits;
 	}
 	outbox_busy_add(page.ep);
-	if (!read_place(r->id, &page))
+	if (!read_place(r, &page))
 		return true;
 	PG_TRY();
 	{
@@ -307,6 +315,7 @@ go_on(Replay *r)
 		outbox_tick_unref(page.target);
 	}
 	PG_END_TRY();
+	outbox_step_passed(OUTBOX_STEP_REPLAY, r->endpoint_id);
 	return ended;
 }
 
@@ -345,7 +354,6 @@ outbox_replays_run(void *now)
 		outbox_step_blame(r->endpoint_id);
 		if (go_on(r))
 			outbox_loop.replays_changed = true; /* the list is read again */
-		outbox_step_passed(OUTBOX_STEP_REPLAY, r->endpoint_id);
 	}
 	if (nreplays > 0)
 		next_replay %= nreplays;

@@ -9,7 +9,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = outbox_node('main', conf => "lock_timeout = '10s'\n");
+my $node = outbox_node('main', conf => "lock_timeout = '10s'\nlog_lock_waits = on\ndeadlock_timeout = '100ms'\n");
 my $receiver = OutboxTest::Receiver->new('main');
 my $n = 0;
 
@@ -113,6 +113,46 @@ $session->query_safe('ROLLBACK');
 $session->quit;
 $receiver->wait_delivered(1, id => $_) foreach $acme, @soon;
 pass('and comes when nothing is forgotten after all');
+
+# A replay is being cancelled: the worker does not wait for that, and goes on if it is not
+my $pid = worker_pid($node);
+endpoint($node, $receiver, 'again', '/ok/again', "tenant => 'acme', topics => '{again.*}'");
+my $again = emit($node, 'again.event', '{}', "tenant => 'acme'");
+$receiver->wait_delivered(1, id => $again);
+wait_status($node, $again, 'delivered', 'an event that is replayed');
+ask('ALTER SYSTEM SET outbox.enabled = off');
+$node->reload;
+ok(wait_sql($node, "SELECT state = 'disabled' FROM outbox.workers WHERE pid = $pid"), 'the worker is off');
+my $replay = ask("SELECT outbox.replay('again', now() - interval '1 hour') \\g /dev/null\nSELECT max(replay_id) FROM outbox.replays");
+$session = $node->background_psql('postgres', on_error_stop => 1);
+$session->query_safe("BEGIN; SELECT outbox.cancel_replay('again', $replay)");
+ask('ALTER SYSTEM RESET outbox.enabled');
+$node->reload;
+ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.held_steps WHERE step = 'replay' AND endpoint = 'again' AND reason = 'locked' AND failures > 2"),
+	'a replay that is being cancelled: its next page is tried again');
+unlike(slurp_file($node->logfile), qr/process $pid still waiting/, 'and no lock is waited for');
+$session->query_safe('ROLLBACK');
+$receiver->wait_delivered(2, id => $again);
+ok(wait_sql($node, "SELECT count(*) = 0 FROM outbox.held_steps WHERE step = 'replay'"), 'and goes on after that');
+
+# A piece of the log cannot be emptied: until it can, positions are not read again and again for that
+my $looks = "SELECT sum(idx_scan) FROM pg_stat_user_tables WHERE relname IN ('positions_0', 'positions_1')";
+my $endpoints = ask('SELECT count(*) FROM outbox.endpoints');
+$session->query_safe("BEGIN; SELECT outbox.pause_endpoint('again')");
+ask("SELECT outbox.set_retention(events => '2 s')");
+ok(wait_sql($node, "SELECT since < now() - interval '3 s' FROM outbox.pieces WHERE log = 'events'"), 'a piece is due');
+my $before = ask($looks);
+my $from = time;
+while (time < $from + 4)
+{
+	my $id = emit($node, 'soon.event', '{}');
+	$receiver->wait_delivered(1, id => $id);
+}
+cmp_ok(ask($looks) - $before, '<', 10 * $endpoints, "the positions of $endpoints endpoints are read a few times");
+my $piece = ask("SELECT piece FROM outbox.pieces WHERE log = 'events'");
+$session->query_safe('COMMIT');
+$session->quit;
+ok(wait_sql($node, "SELECT piece <> $piece FROM outbox.pieces WHERE log = 'events'"), 'it is emptied after that');
 
 $node->stop;
 done_testing();

@@ -68,6 +68,23 @@ ask("UPDATE outbox.replays SET finished_at = finished_at - interval '3 days' WHE
 is(ask("SELECT outbox.replay('c', now() - interval '1 hour')"), '1', 'one more');
 ok(wait_sql($node, "SELECT count(*) = 2 AND bool_and(finished_at > now() - interval '1 day') FROM outbox.replays"), 'and older ones go')
   or diag ask('TABLE outbox.replays');
+
+# Many that have ended are not read again with each change of settings, nor is one that is asked for
+my $many = 5000;
+my $scans = "SELECT sum(idx_scan) FROM pg_stat_user_indexes WHERE relname = 'replays'";
+my $read = "SELECT sum(idx_tup_read) FROM pg_stat_user_indexes WHERE relname = 'replays'";
+ask('INSERT INTO outbox.replays (endpoint_id, from_time, to_time, read, read_seq_low, target, target_seq_high, finished_at)'
+	  . " SELECT endpoint_id, now(), now(), '3:3:', 0, '3:3:', 0, now() FROM outbox.endpoint_settings, generate_series(1, $many) WHERE name = 'c'");
+my $before = ask($read);
+foreach my $n (1 .. 5)
+{
+	my $counted = ask($scans);
+	ask("SELECT outbox.alter_endpoint('c', max_in_flight => $n)");
+	ok(wait_sql($node, "SELECT ($scans) > $counted FROM outbox.emit('order.more', '{}')"), "change $n is read");
+}
+cmp_ok(ask($read) - $before, '<', $many, 'ended ones are not read with each change');
+ask('DELETE FROM outbox.replays WHERE target_seq_high = 0');
+
 # With a second worker, which began with another retention
 ask('ALTER SYSTEM SET outbox.workers_per_database = 2');
 ask("ALTER SYSTEM SET outbox.retention = '1 min'");

@@ -112,6 +112,36 @@ ask("SELECT outbox.alter_endpoint('c', max_in_flight => $_)") foreach 1 .. 20;
 ok( wait_sql($node, "SELECT (SELECT count(*) FROM outbox.endpoint_changes) < 10 FROM outbox.alter_endpoint('c', max_in_flight => 5)"),
 	'changes that were read are deleted');
 
+# A transaction that stays open, or a snapshot that is held, since before many changes
+my $many_changes = 2000;
+my $entries = "SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = 'endpoint_changes_pkey'";
+my $open = $node->background_psql('postgres', on_error_stop => 1);
+
+sub reads_each_a_few_times
+{
+	my ($name, $left) = @_;
+	my $before = ask($entries);
+
+	ask("DO 'BEGIN FOR n IN 1 .. $many_changes LOOP PERFORM outbox.alter_endpoint(''c'', max_in_flight => 1 + n % 9); COMMIT; END LOOP; END'");
+	foreach my $n (1 .. 4)
+	{
+		my $counted = ask($entries);
+		ask(to('a', "/ok/a.$name.$n"));
+		comes_at("/ok/a.$name.$n", "$name: change $n is read");
+		ok(wait_sql($node, 'SELECT count(*) < 10 FROM outbox.endpoint_changes'), 'and deleted') unless $left;
+		ok(wait_sql($node, "SELECT ($entries) > $counted FROM outbox.emit('a.b', '{}')"), 'the counts are there');
+	}
+	my $read = ask($entries) - $before;
+	cmp_ok($read, '<', 6 * $many_changes, "$name: each change is read a few times") or diag("$read entries");
+	return;
+}
+$open->query_safe('BEGIN; SELECT pg_current_xact_id()');
+reads_each_a_few_times('transaction', 1);
+$open->query_safe('COMMIT; BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1');
+reads_each_a_few_times('snapshot');
+$open->query_safe('COMMIT');
+$open->quit;
+
 # More than one worker, and a worker that starts
 ask('ALTER SYSTEM SET outbox.workers_per_database = 3');
 ask('SELECT pg_reload_conf()');
