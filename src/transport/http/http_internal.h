@@ -449,6 +449,19 @@ extern const char *outbox_http_peer_event(int fd);
 extern const char *outbox_http_peer_ended(void);
 extern void		   outbox_http_peer_rests(int fd);
 
+/* True if a signature of the key is verified fast.  NULL: nothing can be verified with it. */
+struct evp_pkey_st;
+extern bool		  outbox_http_key_is_cheap(struct evp_pkey_st *key);
+extern const char outbox_http_large_key[];
+
+/*
+ * http_pem.c: certificates, and a key, of an endpoint's own.  Return NULL, or the problem in
+ * words.
+ */
+extern const char *outbox_http_read_certificates(const char *text, uint64 number,
+												 struct curl_blob *blob);
+extern const char *outbox_http_read_key(const char *text, struct curl_blob *blob);
+
 /* After an event that the socket takes bytes, and no other: none were written since the last one. */
 extern bool outbox_http_peer_takes_nothing(int fd);
 

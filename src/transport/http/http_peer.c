@@ -41,7 +41,7 @@
 #define CURVE_BITS_MAX 521
 
 static const char too_much[] = "the receiver sent too much that is no part of an answer";
-static const char large_key[] = "the key of a certificate costs too much to verify";
+const char outbox_http_large_key[] = "the key of a certificate costs too much to verify";
 static const char unwanted_protocol[] =
 	"the receiver speaks a protocol that was not offered";
 
@@ -260,11 +260,9 @@ exponent_is_short(EVP_PKEY *key)
 #endif
 }
 
-static bool
-key_is_cheap(X509 *certificate)
+bool
+outbox_http_key_is_cheap(EVP_PKEY *key)
 {
-	EVP_PKEY *key = X509_get0_pubkey(certificate);
-
 	if (key == NULL)
 		return true; /* nothing can be verified with it */
 	switch (EVP_PKEY_base_id(key))
@@ -299,11 +297,11 @@ verify(X509_STORE_CTX *ctx, void *arg)
 	SSL_get0_alpn_selected(ssl, &protocol, &len);
 	if (!peer->two && len > 0 && !(len > 5 && memcmp(protocol, "http/", 5) == 0))
 		why = unwanted_protocol;
-	if (own && !key_is_cheap(own))
-		why = large_key;
+	if (own && !outbox_http_key_is_cheap(X509_get0_pubkey(own)))
+		why = outbox_http_large_key;
 	for (int i = 0; i < sk_X509_num(others); i++)
-		if (!key_is_cheap(sk_X509_value(others, i)))
-			why = large_key;
+		if (!outbox_http_key_is_cheap(X509_get0_pubkey(sk_X509_value(others, i))))
+			why = outbox_http_large_key;
 	if (why == NULL)
 		return X509_verify_cert(ctx);
 	if (peer->why)
