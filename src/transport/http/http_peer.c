@@ -34,6 +34,7 @@
 #define PEER_BYTES_MAX (2 * 1024 * 1024)
 #define RECORD_COST 256	   /* bytes that a record of TLS counts beside its own */
 #define MESSAGES_MAX 256   /* of handshakes, tickets included, in a connection's life */
+#define SIGNATURE_COST 32  /* messages that a request for a signature counts */
 #define EVENTS_UNWATCHED 8 /* of a socket, in one request */
 #define WRITES_UNWATCHED 4 /* events that a socket takes bytes, and no other */
 #define RSA_BITS_MAX 8192
@@ -110,7 +111,9 @@ on_message(int sent, int version, int type, const void *data, size_t len, SSL *s
 	if (type == SSL3_RT_HEADER && len >= SSL3_RT_HEADER_LENGTH)
 		peer->bytes += RECORD_COST + (header[3] << 8 | header[4]);
 	else if (type == SSL3_RT_HANDSHAKE)
-		peer->messages++;
+		peer->messages += len > 0 && header[0] == SSL3_MT_CERTIFICATE_REQUEST ?
+			SIGNATURE_COST :
+			1;
 	if (peer->bytes > PEER_BYTES_MAX || peer->messages > MESSAGES_MAX)
 		end_connection(peer, ssl, too_much);
 }
