@@ -16,10 +16,13 @@
  *						peer takes none.  Such a socket is ready all the time.
  *	  in a handshake	algorithms that cost the client much CPU are neither offered nor
  *						accepted.
+ *	  in memory			OpenSSL keeps the certificates of a connection until it is closed.
+ *						They count as memory of connections.
  *
  * The sink for AWS uses the same functions, see OutboxServices.  They neither throw nor
  * use palloc, because libcurl calls them.
  */
+#include "base/memory.h"
 #include "transport/http/http_internal.h"
 
 #include <linux/tcp.h>
@@ -41,6 +44,15 @@
 #define EXPONENT_BITS_MAX 64 /* OpenSSL's own limit for keys above 3,072 bits */
 #define CURVE_BITS_MAX 521
 
+/*
+ * Bytes of a peer's certificates, of which the usual ones are a part of what a connection
+ * counts itself.  In memory they take up to so many times as much: 9 bytes, a place of a
+ * list of revocations, become structures of 290 bytes.
+ */
+#define CERTIFICATES_MAX (16 * 1024)
+#define CERTIFICATES_USUAL (4 * 1024)
+#define CERTIFICATES_COST 40
+
 static const char too_much[] = "the receiver sent too much that is no part of an answer";
 const char outbox_http_large_key[] = "the key of a certificate costs too much to verify";
 static const char unwanted_protocol[] =
@@ -55,6 +67,7 @@ typedef struct TlsPeer
 	unsigned	 call;
 	size_t		 bytes; /* in that call */
 	int			 messages;
+	size_t		 held; /* bytes of its certificates that are counted */
 } TlsPeer;
 
 /* The counters of a socket, since its last request has ended. */
@@ -284,6 +297,31 @@ outbox_http_key_is_cheap(EVP_PKEY *key)
 	}
 }
 
+/* 'len': bytes of the peer's certificates.  0: they are freed. */
+static void
+count_certificates(TlsPeer *peer, size_t len)
+{
+	size_t held = len > CERTIFICATES_USUAL ?
+		(len - CERTIFICATES_USUAL) * CERTIFICATES_COST :
+		0;
+
+	outbox_memory_account(&outbox_http_connections_bytes,
+						  outbox_http_connections_bytes + held - peer->held);
+	peer->held = held;
+}
+
+/* 'own' is among the others as well. */
+static size_t
+size_of(X509 *own, STACK_OF(X509) * others)
+{
+	size_t len = own ? i2d_X509(own, NULL) : 0;
+
+	for (int i = 0; i < sk_X509_num(others); i++)
+		if (sk_X509_value(others, i) != own)
+			len += i2d_X509(sk_X509_value(others, i), NULL);
+	return len;
+}
+
 /* Takes the place of OpenSSL's verification, and calls it if no key is too large. */
 static int
 verify(X509_STORE_CTX *ctx, void *arg)
@@ -305,6 +343,7 @@ verify(X509_STORE_CTX *ctx, void *arg)
 	for (int i = 0; i < sk_X509_num(others); i++)
 		if (!outbox_http_key_is_cheap(X509_get0_pubkey(sk_X509_value(others, i))))
 			why = outbox_http_large_key;
+	count_certificates(peer, size_of(own, others));
 	if (why == NULL)
 		return X509_verify_cert(ctx);
 	if (peer->why)
@@ -317,6 +356,8 @@ static void
 free_peer(void *parent, void *peer, CRYPTO_EX_DATA *all, int index, long argl, void *argp)
 {
 	(void) parent, (void) all, (void) index, (void) argl, (void) argp;
+	if (peer)
+		count_certificates(peer, 0);
 	free(peer);
 }
 
@@ -355,6 +396,7 @@ outbox_http_bound_tls(void *ssl_ctx, bool two, const char **why)
 	usual_security = SSL_CTX_get_security_callback(ctx);
 	SSL_CTX_set_security_callback(ctx, is_cheap);
 	SSL_CTX_set_cert_verify_callback(ctx, verify, peer);
+	SSL_CTX_set_max_cert_list(ctx, CERTIFICATES_MAX);
 	SSL_CTX_set_options(ctx, SSL_OP_NO_RENEGOTIATION);
 #ifdef SSL_OP_NO_RX_CERTIFICATE_COMPRESSION
 	SSL_CTX_set_options(ctx, SSL_OP_NO_RX_CERTIFICATE_COMPRESSION);
