@@ -155,7 +155,7 @@ struct OutboxTransfer
 	int				   max_lines;
 
 	/* The options that the handle has. */
-	unsigned		  generation; /* of the settings */
+	unsigned		  generation; /* of the settings; 0: there is no handle */
 	char			 *url;
 	size_t			  url_size;
 	CURLU			 *parsed;			/* the parsed form of url */
@@ -263,9 +263,10 @@ extern long outbox_http_since_reload(void);
 
 /*
  * http_handle.c.  make_handle and set_timeouts return false if libcurl fails.
- * set_request returns NULL, or the problem in words.
+ * set_request returns NULL, or the problem in words.  It makes a handle if there is none.
  */
 extern bool		   outbox_http_make_handle(OutboxTransfer *t);
+extern void		   outbox_http_free_handle(OutboxTransfer *t);
 extern const char *outbox_http_set_request(OutboxTransfer *t, const OutboxTarget *target,
 										   const char *body, size_t body_len);
 extern bool outbox_http_set_timeouts(OutboxTransfer *t, int connect_timeout, int timeout);
