@@ -37,6 +37,7 @@
 
 #define HEADERS_MAX (64 * 1024)	 /* bytes */
 #define BODY_KEPT (64 * 1024)	 /* bytes of buffers that a free request keeps */
+#define HEAD_KEPT (4 * 1024)	 /* the same of what libcurl keeps of an answer */
 #define CONNECTIONS_MAX 200L	 /* that stay open */
 #define LOOKUPS_MAX 512L		 /* a name without an answer holds one */
 #define CONNECTION_LIFE_MAX 300L /* s; an old DNS answer is used no longer */
@@ -292,11 +293,14 @@ aws_http_release(AwsRequest *r)
 	services.rest_leave(&r->rest);
 	if (r->plain)
 	{
-		/* It is set up differently, and has tokens and keys. */
 		if (r->body.data)
 			explicit_bzero(r->body.data, r->body.size);
 		if (r->answer.data)
 			explicit_bzero(r->answer.data, r->answer.size);
+	}
+	/* It is set up differently, and has tokens and keys; or it keeps a large head. */
+	if (r->plain || r->header_bytes > HEAD_KEPT)
+	{
 		curl_easy_cleanup(r->easy);
 		r->easy = NULL;
 	}

@@ -11,6 +11,7 @@ import socket
 import ssl
 import struct
 import sys
+import time
 import zlib
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
@@ -46,6 +47,19 @@ def bomb(layers=4, repeat=200):
         again = packer.compress(unit * (repeat if layer else 2)) + packer.flush(zlib.Z_FULL_FLUSH)
         begin, unit = head + first, again
     return begin + unit * repeat
+
+
+def long_heads(connection, _):
+    """Answers each request after a while, with as much of a head as may be"""
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n" + b"".join(b"x-%03d: %s\r\n" % (n, b"y" * 52) for n in range(950)) + b"\r\n"
+    time.sleep(0.3)
+    connection.sendall(head)
+    while connection.recv(65536):
+        time.sleep(0.3)
+        connection.sendall(head)
+
+
+BEHAVIOURS["has long heads"] = long_heads
 
 
 def coded(name, *lines, body=b"", version=b"1.1", last=b"\r\n0\r\n\r\n"):

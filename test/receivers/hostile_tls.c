@@ -11,6 +11,7 @@
 #include <openssl/dh.h>
 #include <openssl/param_build.h>
 #include <openssl/core_names.h>
+#include <openssl/hmac.h>
 #include <openssl/ssl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -21,6 +22,7 @@
 #include <unistd.h>
 
 #define MODULUS_BITS 10000
+#define REQUESTS 250
 
 static const char *behaviour;
 static SSL_CTX	  *ctx;
@@ -71,6 +73,77 @@ choose_two(SSL *ssl, const unsigned char **out, unsigned char *outlen,
 	return SSL_TLSEXT_ERR_OK;
 }
 
+/* OpenSSL tells all secrets of a connection.  Records are sealed with this one. */
+static __thread unsigned char secret[32];
+
+static void
+note_secret(const SSL *ssl, const char *line)
+{
+	const char *value = strrchr(line, ' ');
+
+	(void) ssl;
+	if (strncmp(line, "SERVER_TRAFFIC_SECRET_0 ", 24) == 0)
+		for (int i = 0; i < 32; i++)
+			sscanf(value + 1 + 2 * i, "%2hhx", &secret[i]);
+}
+
+/* RFC 8446, HKDF-Expand-Label */
+static void
+expand(const char *label, unsigned char *out, int len)
+{
+	unsigned char info[32] = {0, (unsigned char) len,
+							  (unsigned char) (6 + strlen(label))};
+	unsigned char block[32];
+
+	memcpy(info + 3, "tls13 ", 6);
+	memcpy(info + 9, label, strlen(label));
+	info[9 + strlen(label) + 1] = 1;
+	HMAC(EVP_sha256(), secret, 32, info, 9 + strlen(label) + 2, block, NULL);
+	memcpy(out, block, len);
+}
+
+/*
+ * In one record, many requests for the client's certificate.  Each costs it a signature.
+ * OpenSSL would wait for the answer to each.
+ */
+static void
+ask_for_certificates(SSL *ssl)
+{
+	static const unsigned char ask[] = {13, 0, 0, 15, 2, 0, 0, 0, 10, 0,
+										13, 0, 6, 0,  4, 8, 4, 4, 3};
+	unsigned char			   text[REQUESTS * sizeof(ask) + 1];
+	int						   len = sizeof(text) + 16;
+	unsigned char	record[5 + sizeof(text) + 16] = {23, 3, 3, len >> 8, len & 0xff};
+	unsigned char	key[16];
+	unsigned char	nonce[12]; /* that of the first record, whose number is 0 */
+	EVP_CIPHER_CTX *cipher = EVP_CIPHER_CTX_new();
+	char			answer[4096];
+	int				taken = 0;
+	int				n;
+
+	for (int i = 0; i < REQUESTS; i++)
+	{
+		memcpy(text + i * sizeof(ask), ask, sizeof(ask));
+		text[i * sizeof(ask) + 5] = 1;
+		text[i * sizeof(ask) + 6] = i;
+	}
+	text[sizeof(text) - 1] = 22;
+	expand("key", key, sizeof(key));
+	expand("iv", nonce, sizeof(nonce));
+	EVP_EncryptInit_ex(cipher, EVP_aes_128_gcm(), NULL, key, nonce);
+	EVP_EncryptUpdate(cipher, NULL, &n, record, 5);
+	EVP_EncryptUpdate(cipher, record + 5, &n, text, sizeof(text));
+	EVP_EncryptFinal_ex(cipher, record + 5 + n, &n);
+	EVP_CIPHER_CTX_ctrl(cipher, EVP_CTRL_AEAD_GET_TAG, 16, record + 5 + sizeof(text));
+	EVP_CIPHER_CTX_free(cipher);
+	if (SSL_read(ssl, answer, sizeof(answer)) <= 0 ||
+		write(SSL_get_fd(ssl), record, sizeof(record)) != sizeof(record))
+		return;
+	while ((n = read(SSL_get_fd(ssl), answer, sizeof(answer))) > 0)
+		taken += n;
+	dprintf(journal, "%s\ttook %d\n", behaviour, taken);
+}
+
 static void
 flood(SSL *ssl)
 {
@@ -78,7 +151,9 @@ flood(SSL *ssl)
 	char			  request[4096];
 	char			  pings[17 * 900];
 
-	if (is("tickets"))
+	if (is("certificate requests"))
+		ask_for_certificates(ssl);
+	else if (is("tickets"))
 		while (SSL_new_session_ticket(ssl) == 1 && SSL_do_handshake(ssl) == 1)
 			;
 	else if (is("key updates"))
@@ -149,6 +224,12 @@ main(int argc, char **argv)
 	}
 	if (is("ffdhe8192"))
 		SSL_CTX_set1_groups_list(ctx, "ffdhe8192");
+	if (is("certificate requests"))
+	{
+		SSL_CTX_set_ciphersuites(ctx, "TLS_AES_128_GCM_SHA256");
+		SSL_CTX_set_num_tickets(ctx, 0);
+		SSL_CTX_set_keylog_callback(ctx, note_secret);
+	}
 	if (is("renegotiation"))
 		SSL_CTX_set_max_proto_version(ctx, TLS1_2_VERSION);
 	if (is("http/2 unasked"))

@@ -24,7 +24,7 @@
 #define POLL_SHARE 3
 #define POLL_TIME_MAX 20
 
-#define ANSWER_KEPT (4 * 1024) /* bytes of an answer buffer that a free transfer keeps */
+#define ANSWER_KEPT (4 * 1024) /* bytes of an answer that a free transfer keeps */
 
 /* Buffers of libcurl, the headers, and the beginning of the answer. */
 #define REQUEST_BYTES (48 * 1024)
@@ -95,6 +95,9 @@ static void
 http_release(OutboxTransfer *t)
 {
 	outbox_http_auth_end(t);
+	/* libcurl keeps the head of the answer until the handle's next request. */
+	if (t->head.bytes > ANSWER_KEPT)
+		outbox_http_free_handle(t);
 	t->state = FREE;
 	dlist_push_head(&free_transfers, &t->node);
 }

@@ -109,39 +109,6 @@ credential(const OutboxTarget *target, const char *name)
 	return option ? option->value : NULL;
 }
 
-/* Returns false if memory runs out. */
-static bool
-copy_blob(struct curl_blob *blob, const char *text)
-{
-	if (text == NULL)
-		return true;
-	blob->data = strdup(text);
-	blob->len = blob->data ? strlen(text) : 0;
-	blob->flags = CURL_BLOB_NOCOPY;
-	return blob->data != NULL;
-}
-
-/*
- * libcurl uses a connection again whose certificate is the same, also with another key, and
- * certificates are public.  So each link has a certificate of its own: text outside of the
- * marks of PEM does not count.
- */
-static bool
-copy_certificate(OutboxHttpIdentity *own, const char *text)
-{
-	size_t len = text ? strlen(text) + 32 : 0;
-
-	if (text == NULL)
-		return true;
-	own->certificate.data = malloc(len);
-	if (own->certificate.data == NULL)
-		return false;
-	own->certificate.len = snprintf(own->certificate.data, len, "%s\n" UINT64_FORMAT "\n",
-									text, own->number);
-	own->certificate.flags = CURL_BLOB_NOCOPY;
-	return true;
-}
-
 /* "Basic " and the base64 of both, malloc'd.  NULL: memory runs out. */
 static char *
 basic_value(const char *user, const char *password)
@@ -250,16 +217,37 @@ is_header_value(const char *text)
 	return true;
 }
 
+/*
+ * libcurl uses a connection again whose certificate is the same, also with another key, and
+ * certificates are public.  So each link has a certificate of its own, by its number.
+ */
+static const char *
+open_identity(OutboxHttpIdentity *own, const OutboxTarget *target)
+{
+	const char *certificate = credential(target, "client_certificate");
+	const char *key = credential(target, "client_key");
+	const char *authority = credential(target, "ca_certificate");
+	const char *problem = NULL;
+
+	if (certificate)
+		problem = outbox_http_read_certificates(certificate, own->number,
+												&own->certificate);
+	if (problem == NULL && key)
+		problem = outbox_http_read_key(key, &own->key);
+	if (problem == NULL && authority)
+		problem = outbox_http_read_certificates(authority, 0, &own->authority);
+	return problem;
+}
+
 static const char *
 open_parts(OutboxLink *link, const OutboxTarget *target)
 {
 	const char *token = credential(target, "token");
 	const char *user = credential(target, "username");
+	const char *problem = open_identity(&link->identity, target);
 
-	if (!copy_certificate(&link->identity, credential(target, "client_certificate")) ||
-		!copy_blob(&link->identity.key, credential(target, "client_key")) ||
-		!copy_blob(&link->identity.authority, credential(target, "ca_certificate")))
-		return OUTBOX_LACKS_MEMORY;
+	if (problem)
+		return problem;
 	if (outbox_http_option(target, "token_url"))
 		return open_oauth(link, target);
 	if (token)

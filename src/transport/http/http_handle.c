@@ -259,17 +259,24 @@ set_constants(OutboxTransfer *t)
 	return ok;
 }
 
+void
+outbox_http_free_handle(OutboxTransfer *t)
+{
+	curl_easy_cleanup(t->easy);
+	t->rest.easy = t->easy = NULL;
+	t->generation = 0;
+}
+
 /* Makes a new handle, and frees the old one if there is any. */
 bool
 outbox_http_make_handle(OutboxTransfer *t)
 {
-	curl_easy_cleanup(t->easy);
+	outbox_http_free_handle(t);
 	t->rest.easy = t->easy = curl_easy_init();
 	t->rest.paused = false;
 	if (t->easy == NULL || !set_constants(t))
 	{
-		curl_easy_cleanup(t->easy);
-		t->easy = NULL;
+		outbox_http_free_handle(t);
 		return false;
 	}
 	t->generation = outbox_http_config.generation;

@@ -156,7 +156,7 @@ struct OutboxTransfer
 	int				   max_lines;
 
 	/* The options that the handle has. */
-	unsigned		  generation; /* of the settings */
+	unsigned		  generation; /* of the settings; 0: there is no handle */
 	char			 *url;
 	size_t			  url_size;
 	CURLU			 *parsed;			/* the parsed form of url */
@@ -265,9 +265,10 @@ extern long outbox_http_since_reload(void);
 
 /*
  * http_handle.c.  make_handle and set_timeouts return false if libcurl fails.
- * set_request returns NULL, or the problem in words.
+ * set_request returns NULL, or the problem in words.  It makes a handle if there is none.
  */
 extern bool		   outbox_http_make_handle(OutboxTransfer *t);
+extern void		   outbox_http_free_handle(OutboxTransfer *t);
 extern const char *outbox_http_set_request(OutboxTransfer *t, const OutboxTarget *target,
 										   const char *body, size_t body_len);
 extern bool outbox_http_set_timeouts(OutboxTransfer *t, int connect_timeout, int timeout);
@@ -450,6 +451,19 @@ extern bool		   outbox_http_bound_tls(void *ssl_ctx, bool two, const char **why)
 extern const char *outbox_http_peer_event(int fd);
 extern const char *outbox_http_peer_ended(void);
 extern void		   outbox_http_peer_rests(int fd);
+
+/* True if a signature of the key is verified fast.  NULL: nothing can be verified with it. */
+struct evp_pkey_st;
+extern bool		  outbox_http_key_is_cheap(struct evp_pkey_st *key);
+extern const char outbox_http_large_key[];
+
+/*
+ * http_pem.c: certificates, and a key, of an endpoint's own.  Return NULL, or the problem in
+ * words.
+ */
+extern const char *outbox_http_read_certificates(const char *text, uint64 number,
+												 struct curl_blob *blob);
+extern const char *outbox_http_read_key(const char *text, struct curl_blob *blob);
 
 /* After an event that the socket takes bytes, and no other: none were written since the last one. */
 extern bool outbox_http_peer_takes_nothing(int fd);

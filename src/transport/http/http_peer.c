@@ -16,10 +16,13 @@
  *						peer takes none.  Such a socket is ready all the time.
  *	  in a handshake	algorithms that cost the client much CPU are neither offered nor
  *						accepted.
+ *	  in memory			OpenSSL keeps the certificates of a connection until it is closed.
+ *						They count as memory of connections.
  *
  * The sink for AWS uses the same functions, see OutboxServices.  They neither throw nor
  * use palloc, because libcurl calls them.
  */
+#include "base/memory.h"
 #include "transport/http/http_internal.h"
 
 #include <linux/tcp.h>
@@ -34,14 +37,24 @@
 #define PEER_BYTES_MAX (2 * 1024 * 1024)
 #define RECORD_COST 256	   /* bytes that a record of TLS counts beside its own */
 #define MESSAGES_MAX 256   /* of handshakes, tickets included, in a connection's life */
+#define SIGNATURE_COST 32  /* messages that a request for a signature counts */
 #define EVENTS_UNWATCHED 8 /* of a socket, in one request */
 #define WRITES_UNWATCHED 4 /* events that a socket takes bytes, and no other */
 #define RSA_BITS_MAX 8192
 #define EXPONENT_BITS_MAX 64 /* OpenSSL's own limit for keys above 3,072 bits */
 #define CURVE_BITS_MAX 521
 
+/*
+ * Bytes of a peer's certificates, of which the usual ones are a part of what a connection
+ * counts itself.  In memory they take up to so many times as much: 9 bytes, a place of a
+ * list of revocations, become structures of 290 bytes.
+ */
+#define CERTIFICATES_MAX (16 * 1024)
+#define CERTIFICATES_USUAL (4 * 1024)
+#define CERTIFICATES_COST 40
+
 static const char too_much[] = "the receiver sent too much that is no part of an answer";
-static const char large_key[] = "the key of a certificate costs too much to verify";
+const char outbox_http_large_key[] = "the key of a certificate costs too much to verify";
 static const char unwanted_protocol[] =
 	"the receiver speaks a protocol that was not offered";
 
@@ -54,6 +67,7 @@ typedef struct TlsPeer
 	unsigned	 call;
 	size_t		 bytes; /* in that call */
 	int			 messages;
+	size_t		 held; /* bytes of its certificates that are counted */
 } TlsPeer;
 
 /* The counters of a socket, since its last request has ended. */
@@ -110,7 +124,9 @@ on_message(int sent, int version, int type, const void *data, size_t len, SSL *s
 	if (type == SSL3_RT_HEADER && len >= SSL3_RT_HEADER_LENGTH)
 		peer->bytes += RECORD_COST + (header[3] << 8 | header[4]);
 	else if (type == SSL3_RT_HANDSHAKE)
-		peer->messages++;
+		peer->messages += len > 0 && header[0] == SSL3_MT_CERTIFICATE_REQUEST ?
+			SIGNATURE_COST :
+			1;
 	if (peer->bytes > PEER_BYTES_MAX || peer->messages > MESSAGES_MAX)
 		end_connection(peer, ssl, too_much);
 }
@@ -260,11 +276,9 @@ exponent_is_short(EVP_PKEY *key)
 #endif
 }
 
-static bool
-key_is_cheap(X509 *certificate)
+bool
+outbox_http_key_is_cheap(EVP_PKEY *key)
 {
-	EVP_PKEY *key = X509_get0_pubkey(certificate);
-
 	if (key == NULL)
 		return true; /* nothing can be verified with it */
 	switch (EVP_PKEY_base_id(key))
@@ -283,6 +297,31 @@ key_is_cheap(X509 *certificate)
 	}
 }
 
+/* 'len': bytes of the peer's certificates.  0: they are freed. */
+static void
+count_certificates(TlsPeer *peer, size_t len)
+{
+	size_t held = len > CERTIFICATES_USUAL ?
+		(len - CERTIFICATES_USUAL) * CERTIFICATES_COST :
+		0;
+
+	outbox_memory_account(&outbox_http_connections_bytes,
+						  outbox_http_connections_bytes + held - peer->held);
+	peer->held = held;
+}
+
+/* 'own' is among the others as well. */
+static size_t
+size_of(X509 *own, STACK_OF(X509) * others)
+{
+	size_t len = own ? i2d_X509(own, NULL) : 0;
+
+	for (int i = 0; i < sk_X509_num(others); i++)
+		if (sk_X509_value(others, i) != own)
+			len += i2d_X509(sk_X509_value(others, i), NULL);
+	return len;
+}
+
 /* Takes the place of OpenSSL's verification, and calls it if no key is too large. */
 static int
 verify(X509_STORE_CTX *ctx, void *arg)
@@ -299,11 +338,12 @@ verify(X509_STORE_CTX *ctx, void *arg)
 	SSL_get0_alpn_selected(ssl, &protocol, &len);
 	if (!peer->two && len > 0 && !(len > 5 && memcmp(protocol, "http/", 5) == 0))
 		why = unwanted_protocol;
-	if (own && !key_is_cheap(own))
-		why = large_key;
+	if (own && !outbox_http_key_is_cheap(X509_get0_pubkey(own)))
+		why = outbox_http_large_key;
 	for (int i = 0; i < sk_X509_num(others); i++)
-		if (!key_is_cheap(sk_X509_value(others, i)))
-			why = large_key;
+		if (!outbox_http_key_is_cheap(X509_get0_pubkey(sk_X509_value(others, i))))
+			why = outbox_http_large_key;
+	count_certificates(peer, size_of(own, others));
 	if (why == NULL)
 		return X509_verify_cert(ctx);
 	if (peer->why)
@@ -316,6 +356,8 @@ static void
 free_peer(void *parent, void *peer, CRYPTO_EX_DATA *all, int index, long argl, void *argp)
 {
 	(void) parent, (void) all, (void) index, (void) argl, (void) argp;
+	if (peer)
+		count_certificates(peer, 0);
 	free(peer);
 }
 
@@ -354,6 +396,7 @@ outbox_http_bound_tls(void *ssl_ctx, bool two, const char **why)
 	usual_security = SSL_CTX_get_security_callback(ctx);
 	SSL_CTX_set_security_callback(ctx, is_cheap);
 	SSL_CTX_set_cert_verify_callback(ctx, verify, peer);
+	SSL_CTX_set_max_cert_list(ctx, CERTIFICATES_MAX);
 	SSL_CTX_set_options(ctx, SSL_OP_NO_RENEGOTIATION);
 #ifdef SSL_OP_NO_RX_CERTIFICATE_COMPRESSION
 	SSL_CTX_set_options(ctx, SSL_OP_NO_RX_CERTIFICATE_COMPRESSION);
