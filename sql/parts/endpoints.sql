@@ -156,10 +156,10 @@ BEGIN
         RETURN NEW;
     END IF;
     IF TG_OP = 'UPDATE' AND OLD.created_at = now() THEN
-        -- more settings of a new endpoint, by the same call
-        UPDATE outbox.endpoint_audit c SET after = c.after || a.after
-        WHERE c.change_id = (SELECT currval('outbox.endpoint_audit_change_id_seq'))
-        AND c.endpoint = NEW.name AND c.action = 'create';
+        -- more settings of a new endpoint, by the same transaction
+        UPDATE outbox.endpoint_audit c SET after = c.after - ARRAY(SELECT jsonb_object_keys(a.before)) || a.after
+        WHERE c.change_id = (SELECT n.change_id FROM outbox.endpoint_audit n
+                             WHERE n.endpoint = NEW.name AND n.action = 'create' ORDER BY n.change_id DESC LIMIT 1);
         RETURN NEW;
     ELSIF TG_OP = 'UPDATE' THEN
         NEW.updated_at := clock_timestamp();

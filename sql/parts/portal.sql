@@ -707,7 +707,7 @@ BEGIN
             USING ERRCODE = 'undefined_object', COLUMN = 'event',
                   HINT = 'It did not subscribe to the event, or the event is older than what is kept.';
     END IF;
-    SELECT jsonb_build_object('headers', e.headers, 'payload', e.payload, 'body_base64', encode(e.body, 'base64'),
+    SELECT jsonb_build_object('headers', e.headers, 'payload', e.payload, 'body_base64', translate(encode(e.body, 'base64'), E'\n', ''),
                               'content_type', e.content_type, 'expires_at', e.expires_at)
     INTO content FROM outbox.all_events e WHERE e.id = event AND e.tenant = own AND NOT e.forgotten LIMIT 1;
     SELECT jsonb_agg(a.value - '{event_id,endpoint}'::text[] ORDER BY a.number) INTO attempts

@@ -1,4 +1,5 @@
 # A page between two times has the events of a source that came later, and no others.
+# A replay has those whose time is ahead of the clock here.
 use strict;
 use warnings;
 
@@ -54,6 +55,13 @@ sub pages_are_right
 }
 
 pages_are_right('followed');
+my $ahead = $servers->at_source("INSERT INTO outbox.events (created_at, topic, payload) VALUES (now() + interval '1 hour', 'there.3', '{}') RETURNING id");
+comes($ahead);
+ok(wait_settled($follower), 'an event from a clock that is ahead');
+is(ask("SELECT outbox.replay('all', now() + interval '30 min', now() + interval '2 hours')"), 1, 'is counted by a replay');
+ok(wait_sql($follower, 'SELECT finished_at IS NOT NULL FROM outbox.replay_progress'), 'which ends');
+is(ask('SELECT events FROM outbox.replay_progress'), 1, 'and sends it');
+ok(wait_settled($follower), 'all is delivered');
 ask("SELECT outbox.unfollow('shop')");
 here(4);
 ok(wait_settled($follower), 'an event comes after it is followed no more');

@@ -6,6 +6,7 @@ use warnings;
 use IO::Socket::INET;
 use IPC::Open2;
 use JSON::PP;
+use MIME::Base64 ();
 use OutboxTest;
 use OutboxTest::Aws;
 use OutboxTest::Network;
@@ -127,6 +128,14 @@ made('expires', '/ok/expires');
 ask("SELECT outbox.pause_endpoint('expires')");
 is(delivery('expires', emitted('expires', 'pending'))->{request}{as}, 'next', 'one that waits is');
 is(decode_json(ask("SELECT outbox.delivery_request('expires', '$event')"))->{as}, 'unknown', 'one that the endpoint does not get is none');
+
+# --- Bytes, as base64 in one line
+
+made('bytes', '/ok/bytes', "format => 'raw'");
+$event = ask(q{SELECT outbox.emit_bytes('bytes', decode(repeat('00ff', 100), 'hex'), 'application/pdf', tenant => 'acme')});
+ok(wait_sql($node, "SELECT delivered = 1 FROM outbox.stats WHERE endpoint = 'bytes'"), 'bytes: delivered');
+$d = delivery('bytes', $event);
+is($d->{$_}{body_base64}, MIME::Base64::encode("\x00\xff" x 100, ''), "bytes of the $_") foreach qw(event request);
 
 # --- A delivery that waits because its topic is refused was not sent
 

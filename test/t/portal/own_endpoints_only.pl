@@ -201,7 +201,11 @@ is(ask("SELECT action, after ->> 'label', after ->> 'rate_limit', after ->> 'url
 	"create|Orders|1000|" . $url{acme} =~ s{(//[^/]*).*}{$1}r, 'what creates an endpoint is one change, and of a URL it has no path');
 is(ask("SELECT count(*) FROM outbox.endpoint_audit WHERE before::text || after::text ~ 'token-1|whsec_|/ok/'"), '0', 'no secret is noted');
 is(ask("SELECT string_agg(DISTINCT action, ' ') FROM outbox.endpoint_audit WHERE tenant = 'globex'"), 'create', 'of each tenant its own');
-ask("SELECT outbox.create_endpoint('gone', '$url{acme}', tenant => 'gone'); SELECT outbox.forget('gone')");
+ask(qq~BEGIN; SELECT outbox.create_endpoint('gone' || n, '$url{acme}', tenant => 'gone', rate_limit => 7) FROM generate_series(1, 2) n;
+	SELECT outbox.alter_endpoint('gone1', label => 'Changed', reset => '{rate_limit}'); COMMIT~);
+is(ask("SELECT string_agg(concat_ws(' ', endpoint, action, after ->> 'label', after ->> 'rate_limit'), ', ' ORDER BY change_id) FROM outbox.endpoint_audit WHERE tenant = 'gone'"),
+	'gone1 create Changed, gone2 create 7', 'so is what creates two');
+ask("SELECT outbox.forget('gone')");
 is(ask("SELECT count(*) FROM outbox.endpoint_audit WHERE tenant = 'gone'"), '0', 'and none of a tenant that is forgotten');
 
 # --- And its tenant sees it, without what is not for it
