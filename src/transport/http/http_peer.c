@@ -53,6 +53,9 @@
 #define CERTIFICATES_USUAL (4 * 1024)
 #define CERTIFICATES_COST 40
 
+/* Of connections that are open, with the certificates of their peers. */
+size_t outbox_http_connections_bytes;
+
 static const char too_much[] = "the receiver sent too much that is no part of an answer";
 const char outbox_http_large_key[] = "the key of a certificate costs too much to verify";
 static const char unwanted_protocol[] =

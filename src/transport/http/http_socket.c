@@ -41,7 +41,6 @@ static const size_t bytes_of[] = {
 
 int	   outbox_http_connections;
 uint64 outbox_http_opened;
-size_t outbox_http_connections_bytes;
 
 /* ms for which a lack of descriptors may be the cause of what failed. */
 #define LACK_COUNTS 2000

@@ -1,4 +1,4 @@
-# What an endpoint was subscribed to is forgotten when its events are, at a cost that does not follow its dead letters.
+# To forget former subscriptions of an endpoint costs the same whatever dead letters it has.
 use strict;
 use warnings;
 
