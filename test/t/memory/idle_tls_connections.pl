@@ -53,10 +53,14 @@ sub visit
 
 ask("SELECT outbox.create_endpoint('one', 'https://host-1.many.localhost/', topics => '{one}')");
 # Fewer with large ones: these would not be too many as usual ones.
-foreach ([ 'large', 35, 1 ], [ 'usual', HOSTS, WARM_UP ])
+foreach ([ 'usual', HOSTS, WARM_UP ], [ 'large', 35, 1 ])
 {
 	my ($certificate, $hosts, $kept) = @$_;
 
+	# In a process that has nothing of the others
+	ask("SELECT pg_terminate_backend($worker)");
+	wait_sql($node, "SELECT count(*) = 1 FROM outbox.workers WHERE pid <> $worker AND state = 'running'");
+	$worker = ask('SELECT pid FROM outbox.workers');
 	$front = start_front('127.0.0.1:0', $receiver->{port}, cert => "$dir/$certificate.crt", key => "$dir/$certificate.key");
 	visit() foreach 1 .. WARM_UP;
 	my $before = memory();
@@ -66,7 +70,7 @@ foreach ([ 'large', 35, 1 ], [ 'usual', HOSTS, WARM_UP ])
 	foreach (WARM_UP + 1 .. $hosts)
 	{
 		visit();
-		$took = min($took // (), memory() - $before) if $_ > $hosts * 0.9;
+		$took = min($took // (), memory() - $before) if $_ > $hosts * 0.75;
 	}
 
 	is(scalar(() = lines_of($front->{journal}, qr/^tls /)), $hosts, "$certificate certificates: a connection for each host");
@@ -74,7 +78,7 @@ foreach ([ 'large', 35, 1 ], [ 'usual', HOSTS, WARM_UP ])
 	note("$sockets sockets are open, and took $took kB");
 	cmp_ok($sockets, '>', $kept, "$certificate certificates: some are kept");
 	cmp_ok($took, '<=', QUARTER + NOISE, "$certificate certificates: kB that they take");
+	is(ask("SELECT pid FROM outbox.workers"), $worker, 'in the same worker');
 }
-is(ask("SELECT pid FROM outbox.workers"), $worker, 'in the same worker');
 $node->stop;
 done_testing();
