@@ -1,4 +1,4 @@
-# What an endpoint was subscribed to is forgotten when its events are, at a cost that does not follow its dead letters.
+# Former subscriptions of an endpoint go with its events, however many dead letters it has.
 use strict;
 use warnings;
 
