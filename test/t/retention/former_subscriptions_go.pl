@@ -1,4 +1,4 @@
-# To forget former subscriptions of an endpoint costs the same whatever dead letters it has.
+# Former subscriptions of an endpoint go with its events, however many dead letters it has.
 use strict;
 use warnings;
 
