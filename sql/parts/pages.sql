@@ -111,7 +111,8 @@ DECLARE
     -- one has a row: at most 85,000 for one endpoint, and so many fewer for several, or for many
     -- patterns, that a page compares no more topics.  And deliveries, to find out their status.
     last CONSTANT int4 := LEAST(64000 / GREATEST(cardinality(endpoints), 1), 1000000 / GREATEST(patterns, 1));
-    events int4 := LEAST(1000, GREATEST(4000000 / GREATEST(patterns, 1), 1));
+    -- the first of them is the last one of the page before
+    events int4 := LEAST(1000, GREATEST(4000000 / GREATEST(patterns, 1), 2));
     most CONSTANT int4 := GREATEST(page_size, CASE WHEN topics IS NULL THEN 100 ELSE 1000 END);
     low int8 := -1;
     owner text;

@@ -114,6 +114,16 @@ outbox_options_read(Jsonb *jb, int *n, uint32 *files)
 	return options;
 }
 
+/* A copy in UTF-8, or as it is, where that has no such text. */
+static char *
+sent_text(const char *text)
+{
+	size_t len = strlen(text);
+	char  *utf8 = outbox_to_utf8(unconstify(char *, text), &len);
+
+	return utf8 && utf8 != text ? utf8 : pstrdup(text);
+}
+
 OutboxOption *
 outbox_options_read_files(const OutboxOption *options, int n, uint32 files,
 						  uint64 *version, char *reason, size_t size)
@@ -127,7 +137,7 @@ outbox_options_read_files(const OutboxOption *options, int n, uint32 files,
 		uint64 one = 0;
 		char  *value = outbox_option_is_file(files, i) ?
 			 outbox_secret_file_read(options[i].value, &one, problem) :
-			 pstrdup(options[i].value);
+			 sent_text(options[i].value);
 
 		if (value == NULL)
 		{

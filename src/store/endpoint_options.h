@@ -35,7 +35,7 @@ extern OutboxShape outbox_options_take_shape(OutboxOption *options, int *n,
 extern void outbox_options_wipe(OutboxOption *options, int n);
 
 /*
- * Returns a copy.  Entries with a bit in 'files' have the text of their files there.
+ * Returns a copy, in UTF-8.  Entries with a bit in 'files' have the text of their files there.
  * The caller wipes it.  '*version' is another number after one of these files has
  * changed.  NULL: a file cannot be used, and 'reason' says why.
  */

@@ -55,24 +55,12 @@ outbox_links_reload(void)
 	reloads++;
 }
 
-static OutboxLink *
-open_handle(const OutboxEndpoint *ep, const OutboxTarget *target, char *reason,
-			size_t size)
-{
-	OutboxLink *handle;
-
-	outbox_watchdog_enter(ep->id);
-	handle = target->transport->open(target, reason, size);
-	outbox_watchdog_leave();
-	return handle;
-}
-
 /*
- * Opens it with the content of the files of its credentials, which is in memory only
- * while the transport copies it.
+ * Opens it with its credentials in UTF-8.  They, and the content of their files, are in
+ * this copy only while the transport copies it.
  */
 static OutboxLink *
-open_with_files(OutboxEndpoint *ep, char *reason, size_t size, TimestampTz now)
+open_handle(OutboxEndpoint *ep, char *reason, size_t size, TimestampTz now)
 {
 	OutboxTarget target = ep->config.target;
 	OutboxLink	*handle;
@@ -82,10 +70,13 @@ open_with_files(OutboxEndpoint *ep, char *reason, size_t size, TimestampTz now)
 												   ep->config.credential_files,
 												   &ep->link->files_version, reason,
 												   size);
-	ep->link->look_at = now + (target.credentials ? LOOK_EVERY : LOOK_AGAIN);
+	if (ep->config.credential_files)
+		ep->link->look_at = now + (target.credentials ? LOOK_EVERY : LOOK_AGAIN);
 	if (target.credentials == NULL)
 		return NULL;
-	handle = open_handle(ep, &target, reason, size);
+	outbox_watchdog_enter(ep->id);
+	handle = target.transport->open(&target, reason, size);
+	outbox_watchdog_leave();
 	outbox_options_wipe(target.credentials, target.ncredentials);
 	return handle;
 }
@@ -140,9 +131,7 @@ open_link(OutboxEndpoint *ep, TimestampTz now)
 	ep->link->keys_version = ep->config.keys_version;
 	ep->link->reloads = reloads;
 	ep->link->look_at = DT_NOEND;
-	ep->link->handle = ep->config.credential_files ?
-		open_with_files(ep, reason, sizeof(reason), now) :
-		open_handle(ep, &ep->config.target, reason, sizeof(reason));
+	ep->link->handle = open_handle(ep, reason, sizeof(reason), now);
 	close_handle(ep, &old);
 	if (ep->link->handle == NULL)
 		outbox_status_link(ep, OUTBOX_LINK_DOWN, reason, now);

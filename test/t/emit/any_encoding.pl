@@ -6,6 +6,7 @@ use warnings;
 
 use Encode ();
 use JSON::PP;
+use MIME::Base64 ();
 use OutboxTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -66,6 +67,16 @@ sub check_event
 my $event = text(qq~outbox.emit('city', '{"name": "Zo\x{eb} \x{fc}"}', key => 'Zo\x{eb}',~
 	  . qq~ type => 'Gr\x{fc}n', headers => '{"city": "K\x{f6}ln"}')~);
 check_event($_, emit_in($_, $event)) foreach $latin1, 'ascii', 'euc';
+
+# Credentials
+foreach my $dbname ($latin1, 'ascii', 'euc')
+{
+	my $login = text(qq~{"username": "Zo\x{eb}", "password": "K\x{f6}ln"}~);
+	emit_in($dbname, "outbox.create_endpoint('login', '" . $receiver->url("/ok/login/$dbname") . "', '{login}', credentials => '$login')");
+	emit_in($dbname, "outbox.emit('login', '{}')");
+	my ($r) = $receiver->wait_for(1, path => "/ok/login/$dbname");
+	is($r->{headers}{authorization}, 'Basic ' . MIME::Base64::encode(text("Zo\x{eb}:K\x{f6}ln"), ''), "$dbname: so are a name and a password");
+}
 
 # The default of the CloudEvents source, where the database has a name like that
 my $odd = text("Stra\x{df}e 1");

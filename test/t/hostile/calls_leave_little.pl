@@ -200,6 +200,8 @@ ask("INSERT INTO outbox.subscriptions (endpoint_id, version, topics, read, last_
 my ($compared) = ask("BEGIN; SET LOCAL track_functions = 'all'; SELECT outbox.portal_deliveries('initech', 'patterns') IS NOT NULL;"
 	  . " SELECT calls FROM pg_stat_xact_user_functions WHERE schemaname = 'outbox' AND funcname = 'topic_in'; COMMIT") =~ /(\d+)$/;
 cmp_ok($compared * 90_000, '<=', 20_000_000, 'a page compares topics with patterns so many times at most');
+my $page = "outbox.page_rows(NULL, array_fill((SELECT endpoint_id FROM outbox.endpoint_settings WHERE name = 'e'), '{2000}'), NULL, %s, 20, array_fill('no.x'::text, '{1100}'), NULL, NULL)";
+is(ask(sprintf "SELECT split_part(next.stopped, ':', 1)::int8 < split_part(first.stopped, ':', 1)::int8 FROM $page first, $page next", 'NULL', 'first.stopped'), 't', 'and the next page goes on');
 
 $node->stop;
 done_testing();
