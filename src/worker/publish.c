@@ -169,8 +169,8 @@ static void
 rest_if_idle(OutboxEndpoint *ep, TimestampTz now)
 {
 	if (!ep->place.shared || ep->status.failing_since != 0 ||
-		outbox_settings_has_former(&ep->config) || ep->link->handle ||
-		ep->link->look_at != DT_NOEND || !outbox_endpoint_may_rest(ep))
+		outbox_settings_has_former(&ep->config) || ep->link != &outbox_no_link ||
+		!outbox_endpoint_may_rest(ep))
 		return;
 	for (int turn = 0; turn < OUTBOX_TURNS; turn++)
 		outbox_turn_remove(turn, ep);

@@ -522,6 +522,7 @@ ask("ALTER SYSTEM SET outbox.ssl_ca_file = '$dir/nowhere.crt'");
 ask('SELECT pg_reload_conf()');
 ask("SELECT outbox.create_endpoint('late', 'kafkas://127.0.0.1:$tls{good}{port}/orders', '{late}', timeout => '59 s')");
 endpoint_shows($node, $_, "state = 'backing_off' AND reason ~ '^librdkafka: ssl.ca.location'", "one that is not there is named: $_") foreach qw(good stranger late);
+ok(wait_sql($node, "SELECT shared IS NOT NULL FROM outbox.positions JOIN outbox.endpoint_settings USING (endpoint_id) WHERE name = 'late' ORDER BY number DESC LIMIT 1"), 'an endpoint without events is idle by now');
 system_or_bail('cp', "$dir/authority.crt", "$dir/nowhere.crt");
 $trust->('good', 'stranger', 'once it is there');
 endpoint_shows($node, 'late', "state = 'active'", 'also for an endpoint that was created before');
