@@ -49,7 +49,7 @@
  * counts itself.  In memory they take up to so many times as much: 9 bytes, a place of a
  * list of revocations, become structures of 290 bytes.
  */
-#define CERTIFICATES_MAX (16 * 1024)
+#define CERTIFICATES_MAX (24 * 1024)
 #define CERTIFICATES_USUAL (4 * 1024)
 #define CERTIFICATES_COST 40
 
