@@ -102,8 +102,9 @@ COMMENT ON FUNCTION outbox.lock_tenant IS
 'Keeps scheduled events of the tenant from entering the log until the transaction ends';
 
 -- The ones that have entered the log before the lock are seen by the snapshot.
-CREATE FUNCTION outbox.forget(tenant text, key text DEFAULT NULL) RETURNS void
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+-- 'key' NULL: the whole tenant.  So a key that is NULL by mistake must not come here.
+CREATE FUNCTION outbox.forget_events(tenant text, key text) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -132,18 +133,18 @@ BEGIN
                   HINT = 'Pass the key of the events, as emit() gets it, or leave it out: then the whole tenant is forgotten.';
     END IF;
     PERFORM outbox.lock_tenant(tenant, 'outbox.forgotten'::regclass);
-    IF NOT EXISTS (SELECT 1 FROM outbox.endpoint_settings s WHERE s.tenant = forget.tenant)
-       AND NOT EXISTS (SELECT 1 FROM outbox.events e WHERE e.tenant = forget.tenant)
-       AND NOT EXISTS (SELECT 1 FROM outbox.kept_events k WHERE k.tenant = forget.tenant)
-       AND NOT EXISTS (SELECT 1 FROM outbox.scheduled e WHERE e.tenant = forget.tenant)
-       AND NOT EXISTS (SELECT 1 FROM outbox.dedup d WHERE d.tenant = forget.tenant)
-       AND NOT EXISTS (SELECT 1 FROM outbox.refused_events r WHERE r.event ->> 'tenant' = forget.tenant) THEN
+    IF NOT EXISTS (SELECT 1 FROM outbox.endpoint_settings s WHERE s.tenant = forget_events.tenant)
+       AND NOT EXISTS (SELECT 1 FROM outbox.events e WHERE e.tenant = forget_events.tenant)
+       AND NOT EXISTS (SELECT 1 FROM outbox.kept_events k WHERE k.tenant = forget_events.tenant)
+       AND NOT EXISTS (SELECT 1 FROM outbox.scheduled e WHERE e.tenant = forget_events.tenant)
+       AND NOT EXISTS (SELECT 1 FROM outbox.dedup d WHERE d.tenant = forget_events.tenant)
+       AND NOT EXISTS (SELECT 1 FROM outbox.refused_events r WHERE r.event ->> 'tenant' = forget_events.tenant) THEN
         RAISE EXCEPTION 'tenant "%" has no endpoints and no events', tenant
             USING ERRCODE = 'undefined_object',
                   HINT = 'The name must be the one that emit() and create_endpoint() got; ''Acme'' is not ''acme''.';
     END IF;
     PERFORM outbox.claim_log();
-    WITH gone AS (DELETE FROM outbox.endpoint_settings s WHERE s.tenant = forget.tenant AND key IS NULL RETURNING s.endpoint_id)
+    WITH gone AS (DELETE FROM outbox.endpoint_settings s WHERE s.tenant = forget_events.tenant AND key IS NULL RETURNING s.endpoint_id)
     SELECT COALESCE(array_agg(g.endpoint_id), '{}') INTO ids FROM gone g;
     PERFORM outbox.endpoint_changed(id) FROM unnest(ids) i (id);
     DELETE FROM outbox.endpoint_secrets k WHERE k.endpoint_id = ANY (ids);
@@ -154,10 +155,35 @@ BEGIN
            ARRAY(SELECT o.name FROM outbox.followed o ORDER BY o.name)
     FROM outbox.events_seq q;
     DELETE FROM outbox.refused_events r
-    WHERE r.event ->> 'tenant' = forget.tenant AND (key IS NULL OR r.event ->> 'key' = key);
-    DELETE FROM outbox.endpoint_audit a WHERE a.tenant = forget.tenant AND key IS NULL;
+    WHERE r.event ->> 'tenant' = forget_events.tenant AND (key IS NULL OR r.event ->> 'key' = key);
+    DELETE FROM outbox.endpoint_audit a WHERE a.tenant = forget_events.tenant AND key IS NULL;
     PERFORM outbox.wake_workers();
 END $$;
-COMMENT ON FUNCTION outbox.forget IS
-'Drops the endpoints of a tenant, and has the workers remove the content of its events, or (key) of its '
-'events of this key: outbox.forget_progress shows the progress';
+COMMENT ON FUNCTION outbox.forget_events IS
+'Does the work of forget()';
+
+CREATE FUNCTION outbox.forget(tenant text) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    PERFORM outbox.forget_events(tenant, NULL);
+END $$;
+COMMENT ON FUNCTION outbox.forget(text) IS
+'Drops the endpoints of a tenant, and has the workers remove the content of its events: outbox.forget_progress shows '
+'the progress';
+
+CREATE FUNCTION outbox.forget(tenant text, key text) RETURNS void
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF key IS NULL THEN
+        RAISE EXCEPTION 'key must not be null'
+            USING ERRCODE = 'null_value_not_allowed', COLUMN = 'key',
+                  HINT = 'Pass the key of the events, as emit() gets it, or call forget() with the tenant alone: '
+                         'then the whole tenant is forgotten.';
+    END IF;
+    PERFORM outbox.forget_events(tenant, key);
+END $$;
+COMMENT ON FUNCTION outbox.forget(text, text) IS
+'Has the workers remove the content of the events of a tenant that have this key: outbox.forget_progress shows the '
+'progress';

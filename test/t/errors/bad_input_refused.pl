@@ -204,6 +204,7 @@ refused("privileges_of('bogus')", '22023', 'unknown purpose "bogus"', qr/'emit',
 refused('privileges_of(NULL)', '22004', 'purpose must not be null', qr/'emit', 'watch'/);
 refused('metrics(NULL)', '22004', 'top must not be null', qr/Use 0/);
 refused('tenant_usage(NULL)', '22004', 'from_time must not be null', qr/hours of the bill/);
+refused("forget('acme', NULL)", '22004', 'key must not be null', qr/tenant alone/);
 refused("tenant_usage('epoch', NULL)", '22004', 'to_time must not be null', qr/hours of the bill/);
 accepted('metrics(0)');
 

@@ -54,6 +54,7 @@ my $had = ask($has);
 my $dedup = ask("SELECT count(*) FROM outbox.dedup");
 
 is(($node->psql('postgres', "SELECT outbox.forget('acme', '')"))[0], 3, 'an empty key is refused');
+like(($node->psql('postgres', "\\set VERBOSITY sqlstate\nSELECT outbox.forget('acme', NULL)"))[2], qr/22004/, 'nor is the whole tenant forgotten for a key that is NULL');
 
 # Until a worker has carried it out
 my $replay = "BEGIN; SELECT outbox.replay('acme.own', now() - interval '1 day'); ROLLBACK";
