@@ -102,7 +102,7 @@ CREATE INDEX parked_due_idx ON outbox.parked (endpoint_id, next_attempt_at, seq)
 -- Whether something of a key waits for a retry.
 CREATE INDEX parked_heads_idx ON outbox.parked (endpoint_id, key, seq)
     WHERE status = 'retrying' AND key IS NOT NULL;
--- The dead letters of an event, and so those of a tenant.
+-- The dead letters of an event, and so of a tenant.
 CREATE INDEX parked_dead_idx ON outbox.parked (event_id) WHERE status = 'dead';
 CREATE INDEX parked_blockers_idx ON outbox.parked (endpoint_id, key)
     WHERE status = 'dead'

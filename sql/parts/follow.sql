@@ -254,7 +254,7 @@ END $$;
 COMMENT ON FUNCTION outbox.drop_source_slot IS
 'Drops a replication slot at a source (55006: it is in use), and returns the version number of the source''s server';
 
--- certain: what was committed behind it is not here (NULL: not known). The source keeps the numbers for
+-- certain: the events that were committed behind it are not here (NULL: not known). The source keeps the numbers for
 -- 30 days. A source that was restored or promoted has other places in its WAL from some place on.
 CREATE FUNCTION outbox.note_missed(name text, conninfo text, publication text, taken pg_lsn, certain pg_lsn, since timestamptz) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp

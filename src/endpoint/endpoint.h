@@ -386,7 +386,7 @@ typedef struct OutboxTally
 	TimestampTz			   figures_until;	  /* its end (0: none is open) */
 	struct OutboxEndpoint *figures_of;		  /* this endpoint */
 	dlist_node			   figures_node;	  /* open buckets, by their ends */
-	int64				   figures_delivered; /* what 'delivered' was before it */
+	int64				   figures_delivered; /* 'delivered' before it */
 	bool figures_failed; /* true if it has other counts: 'figures_base' is set */
 
 	int64  recent_second;
@@ -402,7 +402,7 @@ typedef struct OutboxTally
 	int64	   candidate[OUTBOX_COUNTERS]; /* stored, shown once the WAL is flushed ... */
 	XLogRecPtr candidate_lsn;			   /* ... up to here (0: there are none) */
 	XLogRecPtr settled_lsn; /* 'count' was stored later, here (0: was not) */
-	int64	   figures_base[OUTBOX_FIGURES]; /* what 'count' was before the bucket */
+	int64	   figures_base[OUTBOX_FIGURES]; /* 'count' before the bucket */
 } OutboxTally;
 
 /* The changes of the endpoint's position and subscription that are to be stored. */
@@ -448,11 +448,11 @@ typedef struct OutboxLists
 	struct OutboxEndpoint *endpoint;
 	dlist_node			   busy_node; /* of the endpoints that each round examines */
 	bool		touched;   /* true if it got something to do since it was last filled */
-	dlist_node	open_node; /* of those with something to settle or to publish */
+	dlist_node	open_node; /* of endpoints with something to settle or to publish */
 	dlist_node	settle_node;
 	dlist_head *settle_list; /* the list of OutboxToSettle that it is on (NULL: none) */
 	bool unpublished; /* true if something may have changed since it was published */
-	dlist_node turn_node[OUTBOX_TURNS]; /* of those that wait for their turn */
+	dlist_node turn_node[OUTBOX_TURNS]; /* of endpoints that wait for their turn */
 	OutboxFlow flow;					/* waits for a slot, or has some (slots.c) */
 	int		   nunsettled;				/* deliveries that have ended (unsettled.c) ... */
 	uint64	   unsettled_in;			/* ... if so many settles have left nothing yet */

@@ -51,7 +51,7 @@ compare_found(const void *a, const void *b)
 	return y->first - x->first;
 }
 
-/* Divides the endpoints that were found into those that are read now, and the rest. */
+/* Divides the endpoints that were found: some are read now, and the rest later. */
 static void
 divide(Found *found, int n, List **ids, List **left)
 {

@@ -45,7 +45,7 @@
 #define CURVE_BITS_MAX 521
 
 /*
- * Bytes of a peer's certificates, of which the usual ones are a part of what a connection
+ * Bytes of a peer's certificates.  The usual ones are a part of the bytes that a connection
  * counts itself.  In memory they take up to so many times as much: 9 bytes, a place of a
  * list of revocations, become structures of 290 bytes.
  */

@@ -4,8 +4,8 @@
  *
  * A customer may give them, and libcurl reads them inside the worker, for each connection.
  * OpenSSL does whatever such a text says: billions of rounds of a password's hash, or the
- * public key of a DSA key with a modulus of any size.  So they are read here, once, and only
- * what costs little.  libcurl gets what is written here of them.
+ * public key of a DSA key with a modulus of any size.  So they are read here, once, if that
+ * costs little, and libcurl gets a copy that is written here.
  */
 #include "transport/http/http_internal.h"
 
