@@ -7,7 +7,9 @@ use strict;
 use warnings;
 
 use Digest::MD5 qw(md5_hex);
+use IO::Handle;
 use IO::Socket::INET;
+use IPC::Open2;
 use JSON::PP;
 use List::Util qw(first);
 use OutboxTest;
@@ -25,6 +27,23 @@ sub missing
 	return "no Kafka in $jars, or no java: Maven could not fetch it"
 	  unless -e "$jars/complete" && system('java -version > /dev/null 2>&1') == 0;
 	return '';
+}
+
+# Starts librdkafka's mock broker.  Returns its address, and a function that gives it a line of
+# test/kafka/mock.c, and returns true if that was carried out.  The broker ends with that function.
+sub mock_broker
+{
+	my $dir = PostgreSQL::Test::Utils::tempdir('mock');
+
+	system("gcc -o $dir/mock $OutboxTest::top/test/kafka/mock.c \$(pkg-config --cflags --libs rdkafka)") == 0 or die "no mock\n";
+	push @OutboxTest::Receiver::started, open2(my $out, my $in, "$dir/mock");
+	chomp(my $broker = readline $out);
+	my $say = sub {
+		print $in "$_[0]\n";
+		$in->flush;
+		return readline($out) eq "ok\n";
+	};
+	return ($broker, $say);
 }
 
 # Skips the test where there is no Kafka, or none is wanted.  Returns where the jars are.

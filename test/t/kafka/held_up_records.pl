@@ -4,48 +4,37 @@
 use strict;
 use warnings;
 
-use IO::Handle;
-use IPC::Open2;
 use List::Util qw(uniq);
 use OutboxTest;
+use OutboxTest::Kafka;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
 plan skip_all => 'outbox_kafka was not built: it needs librdkafka-dev' unless is_installed('outbox_kafka');
 plan skip_all => 'there is no kcat to read with' if system('kcat -V > /dev/null 2>&1') != 0;
 
-my $dir = PostgreSQL::Test::Utils::tempdir('kafka');
-system("gcc -o $dir/mock $top/test/kafka/mock.c \$(pkg-config --cflags --libs rdkafka)") == 0 or die "no mock\n";
-push @OutboxTest::Receiver::started, open2(my $out, my $in, "$dir/mock");
-chomp(my $broker = <$out>);
-
-sub mock
-{
-	print $in "$_[0]\n";
-	$in->flush;
-	return <$out> eq "ok\n";
-}
+my ($broker, $mock) = OutboxTest::Kafka::mock_broker();
 
 my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, kafka'\n");
 
 # Failures of 30 events would open a breaker, and each of them is dead at once.
 foreach my $name (qw(answered waits))
 {
-	mock("topic $name 1");
+	$mock->("topic $name 1");
 	ask("SELECT outbox.create_endpoint('$name', 'kafka://$broker/$name', '{$name}', format => 'raw', timeout => '5 s', max_attempts => 1)");
 	emit($node, $name, '{"n": 0}', "key => 'k0'");
 	endpoint_shows($node, $name, 'delivered = 1', "$name: the topic is known");
 }
 
 # The broker answers later than the worker stops, and a topic has no leader.
-mock('rtt 1500');
-mock('leaderless waits');
+$mock->('rtt 1500');
+$mock->('leaderless waits');
 $node->safe_psql('postgres', "SELECT count(outbox.emit('$_', jsonb_build_object('n', n), key => 'k' || n % 30)) FROM generate_series(1, 60) n") foreach qw(answered waits);
 ok(wait_sql($node, 'SELECT sum(in_flight) = 60 FROM outbox.workers'), 'records of all keys are under way');
 my $worker = worker_pid($node);
 kill 'STOP', $worker;
-mock('rtt 0');
-mock('led waits');
+$mock->('rtt 0');
+$mock->('led waits');
 sleep 8;    # longer than the timeout
 kill 'CONT', $worker;
 
@@ -60,7 +49,7 @@ foreach my $name (qw(answered waits))
 }
 is(ask("SELECT sum(value) FROM outbox.metrics() WHERE name = 'outbox_breaker_openings_total'"), '0', 'no breaker has opened');
 
-mock('leaderless waits');
+$mock->('leaderless waits');
 emit($node, 'waits', '{"n": 61}', "key => 'k1'");
 endpoint_shows($node, 'waits', "dead = 1 AND last_error ~ '^Kafka: .*timed out'", 'where the worker could have sent, it has failed');
 is(worker_pid($node), $worker, 'it is the same worker');

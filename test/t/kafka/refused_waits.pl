@@ -4,26 +4,15 @@
 use strict;
 use warnings;
 
-use IO::Handle;
-use IPC::Open2;
 use OutboxTest;
+use OutboxTest::Kafka;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
 
 plan skip_all => 'outbox_kafka was not built: it needs librdkafka-dev' unless is_installed('outbox_kafka');
 
-my $dir = PostgreSQL::Test::Utils::tempdir('kafka');
-system("gcc -o $dir/mock $top/test/kafka/mock.c \$(pkg-config --cflags --libs rdkafka)") == 0 or die "no mock\n";
-push @OutboxTest::Receiver::started, open2(my $out, my $in, "$dir/mock");
-chomp(my $broker = <$out>);
-
-sub mock
-{
-	print $in "$_[0]\n";
-	$in->flush;
-	return <$out> eq "ok\n";
-}
+my ($broker, $mock) = OutboxTest::Kafka::mock_broker();
 
 my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, kafka'\n");
 my ($produce, $begin) = (0, 22);    # the numbers of requests in Kafka's protocol
@@ -32,13 +21,13 @@ my ($produce, $begin) = (0, 22);    # the numbers of requests in Kafka's protoco
 sub create
 {
 	my ($name) = @_;
-	mock("topic $name 3");
+	$mock->("topic $name 3");
 	return ask("SELECT outbox.create_endpoint('$name', 'kafka://$broker/$name', '{$name}', format => 'raw', timeout => '60 s', max_attempts => 1)");
 }
 
 # A user that may write nothing: the brokers refuse it a number as a producer.  Each endpoint may have
 # one producer first, so it is tried again after one second and after two more.
-mock("error $begin 31 31 31");
+$mock->("error $begin 31 31 31");
 my $since = time;
 create($_) foreach qw(one two);
 my %id = map { $_ => emit($node, $_, '{}', "key => 'k'") } qw(one two);
@@ -54,28 +43,28 @@ foreach my $name (qw(one two))
 cmp_ok(time - $since, '>', 2.9, 'tried again twice, and not all the time');
 
 # A user from whom every right is taken, and given back, with nothing to send meanwhile
-mock("error $begin" . ' 31' x 300);
+$mock->("error $begin" . ' 31' x 300);
 create('idle');
 ask("SELECT outbox.alter_endpoint('idle', timeout => '59 s')");    # brokers of its own
 endpoint_shows($node, 'idle', "state = 'backing_off' AND reason ~ '^Kafka refuses this producer: '", 'without an event it is named as well');
-mock("clear $begin");
+$mock->("clear $begin");
 endpoint_shows($node, 'idle', "state = 'active' AND reason IS NULL", 'and tried again');
 
 # An error after which librdkafka sends nothing more: another producer takes its place
-mock("error $produce" . ' 45' x 300);
+$mock->("error $produce" . ' 45' x 300);
 emit($node, 'one', '{}', "key => 'k'");
 endpoint_shows($node, 'one', "state = 'backing_off' AND reason = 'Kafka refuses this producer: Broker: Broker received an out of order sequence number'", 'an error that ends a producer is named');
-mock("clear $produce");
+$mock->("clear $produce");
 endpoint_shows($node, 'one', "state = 'active' AND delivered = 2 AND failed_attempts = 0", 'with another producer its event goes');
 
 # Errors that say nothing of the event
 my %refused = (33 => 'SASL', 34 => 'SASL', 35 => 'API version', 43 => 'Message format', 58 => 'SASL');
 foreach my $code (sort keys %refused)
 {
-	mock("error $produce" . " $code" x 300);
+	$mock->("error $produce" . " $code" x 300);
 	my $id = emit($node, 'two', '{}', "key => 'k'");
 	endpoint_shows($node, 'two', "state = 'backing_off' AND reason ~ '^Kafka refuses topic two: Broker: .*$refused{$code}'", "error $code is named");
-	mock("clear $produce");
+	$mock->("clear $produce");
 	wait_status($node, $id, 'delivered', 'and its event goes later');
 }
 endpoint_shows($node, 'two', "state = 'active' AND failed_attempts = 0", 'no attempt has failed');

@@ -4,19 +4,15 @@
 use strict;
 use warnings;
 
-use IO::Handle;
-use IPC::Open2;
 use OutboxTest;
+use OutboxTest::Kafka;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
 plan skip_all => 'outbox_kafka was not built: it needs librdkafka-dev' unless is_installed('outbox_kafka');
 plan skip_all => 'there is no kcat to read with' if system('kcat -V > /dev/null 2>&1') != 0;
 
-my $dir = PostgreSQL::Test::Utils::tempdir('kafka');
-system("gcc -o $dir/mock $top/test/kafka/mock.c \$(pkg-config --cflags --libs rdkafka)") == 0 or die "no mock\n";
-push @OutboxTest::Receiver::started, open2(my $out, my $in, "$dir/mock");
-chomp(my $broker = <$out>);
+my ($broker, $mock) = OutboxTest::Kafka::mock_broker();
 my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, kafka'\n");
 
 # An endpoint that tries again soon

@@ -4,10 +4,10 @@ use strict;
 use warnings;
 
 use IO::Socket::INET;
-use IPC::Open2;
 use JSON::PP;
 use MIME::Base64 ();
 use OutboxTest;
+use OutboxTest::Kafka;
 use OutboxTest::Aws;
 use OutboxTest::Network;
 use PostgreSQL::Test::Cluster;
@@ -162,12 +162,8 @@ is_deeply([ map { $_->{cause} } @{ delivery('held', $held)->{attempts} } ], ['fi
 SKIP:
 {
 	skip 'outbox_kafka was not built', 1 unless grep { $_ eq 'kafka' } @sinks;
-	system("gcc -o $dir/mock $top/test/kafka/mock.c \$(pkg-config --cflags --libs rdkafka)") == 0 or die "no mock\n";
-	push @OutboxTest::Receiver::started, open2(my $out, my $in, "$dir/mock");
-	my ($address) = readline($out) =~ /(127\.0\.0\.1:\d+)/;
-	print $in "topic t 1\n";
-	$in->flush;
-	readline $out;
+	my ($address, $mock) = OutboxTest::Kafka::mock_broker();
+	$mock->('topic t 1');
 	ask(qq{SELECT outbox.create_endpoint('kafka', 'kafka://$address/t', '{kafka}', tenant => 'acme', headers => '{"x-secret": "s"}', config => '{"payload": {"text": "Order {\$.n}"}}')});
 	$d = delivery('kafka', emitted('kafka', 'delivered'));
 	is_deeply([ @{ $d->{request} }{qw(as batch line body problem)} ], [ 'sent', JSON::PP::false, undef, '{"text": "Order 1"}', undef ], 'Kafka: what was sent') or diag explain $d->{request};
