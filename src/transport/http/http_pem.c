@@ -45,6 +45,18 @@ copy_written(BIO *out, struct curl_blob *blob)
 	return NULL;
 }
 
+/* Copies the text that was written, unless there is a problem, and frees both. */
+static const char *
+finish(const char *problem, BIO *in, BIO *out, struct curl_blob *blob)
+{
+	if (problem == NULL)
+		problem = copy_written(out, blob);
+	ERR_clear_error();
+	BIO_free(in);
+	BIO_free(out); /* overwrites it */
+	return problem;
+}
+
 /*
  * Text outside of the marks of PEM does not count, but libcurl compares all of it.  'number'
  * is such a text.
@@ -72,12 +84,7 @@ outbox_http_read_certificates(const char *text, uint64 number, struct curl_blob 
 		problem = no_certificate;
 	if (problem == NULL && BIO_printf(out, UINT64_FORMAT "\n", number) <= 0)
 		problem = OUTBOX_LACKS_MEMORY;
-	if (problem == NULL)
-		problem = copy_written(out, blob);
-	ERR_clear_error();
-	BIO_free(in);
-	BIO_free(out);
-	return problem;
+	return finish(problem, in, out, blob);
 }
 
 /* Returns NULL if this is none that can be read at once. */
@@ -153,11 +160,6 @@ outbox_http_read_key(const char *text, struct curl_blob *blob)
 	else if (problem == NULL &&
 			 !PEM_write_bio_PKCS8PrivateKey(out, key, NULL, NULL, 0, NULL, NULL))
 		problem = OUTBOX_LACKS_MEMORY;
-	if (problem == NULL)
-		problem = copy_written(out, blob);
-	ERR_clear_error();
 	EVP_PKEY_free(key);
-	BIO_free(in);
-	BIO_free(out); /* overwrites it */
-	return problem;
+	return finish(problem, in, out, blob);
 }
