@@ -8,6 +8,7 @@
 #include "transport/http/http_internal.h"
 #include "base/memory.h"
 #include "base/settings.h"
+#include "no_peers.h"
 #include "tap.h"
 #include "no_server.h"
 
@@ -64,34 +65,6 @@ outbox_http_is_lack(int error)
 {
 	(void) error;
 	return false;
-}
-
-const char *
-outbox_http_peer_event(int fd)
-{
-	(void) fd;
-	return NULL;
-}
-
-const char *
-outbox_http_peer_ended(void)
-{
-	return NULL;
-}
-
-static void
-serves(int32_t endpoint)
-{
-	(void) endpoint;
-}
-
-void (*outbox_http_serves)(int32_t) = serves;
-
-/* None rests. */
-int64_t
-outbox_http_rests_timer(int64_t at)
-{
-	return at;
 }
 
 /* Stands in for the resolver.  The name a-b-c-d.example has the address a.b.c.d. */
