@@ -261,8 +261,8 @@ typedef struct OutboxProof
 } OutboxProof;
 
 /*
- * The way to a sink that has links.  Webhooks have none.  Written by dispatch.c, links.c
- * and status.c.
+ * The way to a receiver, for a sink or for credentials that have links.  Written by
+ * dispatch.c, links.c and status.c.
  */
 typedef struct OutboxEndpointLink
 {
@@ -271,8 +271,7 @@ typedef struct OutboxEndpointLink
 	uint64				   row_version;	  /* of the settings that it was opened for */
 	uint64				   keys_version;  /* the same */
 	uint64				   files_version; /* of the files that its credentials are in */
-	TimestampTz			   look_at; /* when these are looked at again (DT_NOEND: it has
-									 * none) */
+	TimestampTz		look_at; /* when it is examined again, although nothing is sent */
 	uint64			reloads; /* of the settings of the server, before it was opened */
 	OutboxLinkState state;
 	char			reason[128]; /* reason why it is not up, or is held up */

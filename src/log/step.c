@@ -67,19 +67,43 @@ static const char *const step_names[OUTBOX_STEPS] = {
 	[OUTBOX_STEP_SEND] = "send",
 };
 
-static MemoryContext step_cxt;
-static OutboxHold	*holds;
-static int			 nholds;
-static int			 max_holds;
-static int32		 blamed;
+/* The first members of an OutboxHold */
+typedef struct HoldKey
+{
+	Oid		   dboid;
+	int32	   worker;
+	OutboxStep step;
+	int32	   endpoint_id;
+} HoldKey;
 
+static HTAB *holds; /* OutboxHold by HoldKey */
+static int32 blamed;
+
+/* The present hold may be removed meanwhile. */
+#define FOREACH_HOLD(scan, hold) \
+	hash_seq_init(&(scan), holds); \
+	while (((hold) = hash_seq_search(&(scan))) != NULL)
+
+/* In a session there are none. */
+static inline bool
+some_held(void)
+{
+	return holds && hash_get_num_entries(holds) > 0;
+}
+
+static OutboxHold *
+search(OutboxStep step, int32 endpoint_id, HASHACTION action)
+{
+	HoldKey key = {outbox_db->dboid, outbox_worker_number, step, endpoint_id};
+
+	return hash_search(holds, &key, action, NULL);
+}
+
+/* NULL: there is none. */
 static OutboxHold *
 find(OutboxStep step, int32 endpoint_id)
 {
-	for (int i = 0; i < nholds; i++)
-		if (holds[i].step == step && holds[i].endpoint_id == endpoint_id)
-			return &holds[i];
-	return NULL;
+	return some_held() ? search(step, endpoint_id, HASH_FIND) : NULL;
 }
 
 static bool
@@ -118,15 +142,9 @@ publish(const OutboxHold *hold, bool over)
 static OutboxHold *
 add(OutboxStep step, int32 endpoint_id)
 {
-	OutboxHold *hold;
+	OutboxHold *hold = search(step, endpoint_id, HASH_ENTER);
 
-	outbox_room(holds, nholds, max_holds, step_cxt);
-	hold = &holds[nholds++];
-	memset(hold, 0, sizeof(OutboxHold));
-	hold->dboid = outbox_db->dboid;
-	hold->worker = outbox_worker_number;
-	hold->step = step;
-	hold->endpoint_id = endpoint_id;
+	memset((char *) hold + sizeof(HoldKey), 0, sizeof(OutboxHold) - sizeof(HoldKey));
 	hold->since = GetCurrentTimestamp();
 	return hold;
 }
@@ -251,9 +269,11 @@ void
 outbox_step_init(void)
 {
 	TimestampTz latest = GetCurrentTimestamp() + LONGEST_HOLD;
+	HASHCTL		how = {.keysize = sizeof(HoldKey), .entrysize = sizeof(OutboxHold)};
 
-	step_cxt = AllocSetContextCreate(TopMemoryContext, "outbox steps",
-									 ALLOCSET_SMALL_SIZES);
+	StaticAssertStmt(offsetof(OutboxHold, endpoint_id) == offsetof(HoldKey, endpoint_id),
+					 "a hold begins with its key");
+	holds = hash_create("outbox holds", OUTBOX_STEPS, &how, HASH_ELEM | HASH_BLOBS);
 	LWLockAcquire(outbox_shared->lock, LW_EXCLUSIVE);
 	for (int i = 0; i < OUTBOX_MAX_HOLDS; i++)
 	{
@@ -340,7 +360,7 @@ outbox_step_hold(OutboxStep step, int32 endpoint_id, const OutboxStepError *fail
 void
 outbox_step_passed(OutboxStep step, int32 endpoint_id)
 {
-	OutboxHold *hold = nholds > 0 ? find(step, endpoint_id) : NULL;
+	OutboxHold *hold = find(step, endpoint_id);
 
 	if (hold == NULL)
 		return;
@@ -348,13 +368,13 @@ outbox_step_passed(OutboxStep step, int32 endpoint_id)
 	if (!hold->locked)
 		ereport(outbox_log_line_of(OUTBOX_LINE_PASSED, endpoint_id, "") ? LOG : DEBUG1,
 				(errmsg("outbox step \"%s\" works again", step_names[step])));
-	*hold = holds[--nholds];
+	(void) search(step, endpoint_id, HASH_REMOVE);
 }
 
 bool
 outbox_step_held_at(OutboxStep step, int32 endpoint_id, TimestampTz at)
 {
-	const OutboxHold *hold = nholds > 0 ? find(step, endpoint_id) : NULL;
+	const OutboxHold *hold = find(step, endpoint_id);
 
 	return hold != NULL && at < hold->next_try_at;
 }
@@ -362,36 +382,47 @@ outbox_step_held_at(OutboxStep step, int32 endpoint_id, TimestampTz at)
 bool
 outbox_step_held(OutboxStep step, int32 endpoint_id)
 {
-	return nholds > 0 && outbox_step_held_at(step, endpoint_id, GetCurrentTimestamp());
+	return some_held() && outbox_step_held_at(step, endpoint_id, GetCurrentTimestamp());
 }
 
-bool
-outbox_step_failed_for(int32 endpoint_id)
+TimestampTz
+outbox_step_next_time_for(int32 endpoint_id)
 {
-	for (int i = 0; i < nholds; i++)
-		if (holds[i].endpoint_id == endpoint_id)
-			return true;
-	return false;
+	TimestampTz next = DT_NOEND;
+
+	for (OutboxStep step = 0; step < OUTBOX_STEPS; step++)
+	{
+		const OutboxHold *hold = find(step, endpoint_id);
+
+		if (hold)
+			next = Min(next, hold->next_try_at);
+	}
+	return next;
 }
 
 bool
 outbox_step_reading_failed(void)
 {
-	for (int i = 0; i < nholds; i++)
-		switch (holds[i].step)
-		{
-			case OUTBOX_STEP_READ:
-			case OUTBOX_STEP_FOLLOWERS:
-			case OUTBOX_STEP_REPLAY:
-			case OUTBOX_STEP_BACKLOG:
-			case OUTBOX_STEP_RELOAD:
-				if (!holds[i].locked)
-					return true;
-				break;
-			default:
-				break;
-		}
-	return false;
+	HASH_SEQ_STATUS scan;
+	OutboxHold	   *hold;
+	bool			failed = false;
+
+	if (!some_held())
+		return false;
+	FOREACH_HOLD(scan, hold)
+	switch (hold->step)
+	{
+		case OUTBOX_STEP_READ:
+		case OUTBOX_STEP_FOLLOWERS:
+		case OUTBOX_STEP_REPLAY:
+		case OUTBOX_STEP_BACKLOG:
+		case OUTBOX_STEP_RELOAD:
+			failed = failed || !hold->locked;
+			break;
+		default:
+			break;
+	}
+	return failed;
 }
 
 TimestampTz
@@ -428,20 +459,20 @@ outbox_step_lock(OutboxStep step, OutboxTable first, OutboxTable last, LOCKMODE 
 TimestampTz
 outbox_step_next_time(void)
 {
-	TimestampTz now = nholds > 0 ? GetCurrentTimestamp() : 0;
-	TimestampTz next = DT_NOEND;
+	TimestampTz		now = some_held() ? GetCurrentTimestamp() : 0;
+	TimestampTz		next = DT_NOEND;
+	HASH_SEQ_STATUS scan;
+	OutboxHold	   *hold;
 
 	/* A step that was not tried for LONGEST_HOLD after that has no more work. */
-	for (int i = nholds - 1; i >= 0; i--)
+	FOREACH_HOLD(scan, hold)
 	{
-		if (now > holds[i].next_try_at + LONGEST_HOLD)
-		{
-			outbox_step_passed(holds[i].step, holds[i].endpoint_id);
-			continue;
-		}
-		next = Min(next,
-				   holds[i].next_try_at +
-					   (holds[i].next_try_at > now ? 0 : LONGEST_HOLD + 1));
+		TimestampTz at = hold->next_try_at;
+
+		if (now > at + LONGEST_HOLD)
+			outbox_step_passed(hold->step, hold->endpoint_id);
+		else
+			next = Min(next, at > now ? at : at + LONGEST_HOLD + 1);
 	}
 	return next;
 }
@@ -449,11 +480,14 @@ outbox_step_next_time(void)
 void
 outbox_step_retry_all(void)
 {
-	for (int i = 0; i < nholds; i++)
+	HASH_SEQ_STATUS scan;
+	OutboxHold	   *hold;
+
+	FOREACH_HOLD(scan, hold)
 	{
-		holds[i].next_try_at = GetCurrentTimestamp();
-		holds[i].failures = 1;
-		publish(&holds[i], false);
+		hold->next_try_at = GetCurrentTimestamp();
+		hold->failures = 1;
+		publish(hold, false);
 	}
 	retry_stuck(GetCurrentTimestamp());
 }
@@ -461,12 +495,15 @@ outbox_step_retry_all(void)
 void
 outbox_step_forget(int32 endpoint_id)
 {
-	for (int i = nholds - 1; i >= 0; i--)
-		if (endpoint_id == 0 || holds[i].endpoint_id == endpoint_id)
-		{
-			publish(&holds[i], true);
-			holds[i] = holds[--nholds];
-		}
+	HASH_SEQ_STATUS scan;
+	OutboxHold	   *hold;
+
+	FOREACH_HOLD(scan, hold)
+	if (endpoint_id == 0 || hold->endpoint_id == endpoint_id)
+	{
+		publish(hold, true);
+		(void) search(hold->step, hold->endpoint_id, HASH_REMOVE);
+	}
 }
 
 void

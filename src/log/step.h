@@ -95,8 +95,11 @@ extern TimestampTz outbox_step_stuck_until(int32 endpoint_id, uint64 tenant,
 										   TimestampTz *since);
 extern void		   outbox_step_not_stuck(int32 endpoint_id);
 
-/* True if a step has failed for the endpoint and has not succeeded since. */
-extern bool outbox_step_failed_for(int32 endpoint_id);
+/*
+ * The earliest time at which a step that failed for the endpoint may be tried again; it may
+ * be past.  DT_NOEND: none has failed that has not succeeded since.
+ */
+extern TimestampTz outbox_step_next_time_for(int32 endpoint_id);
 
 /*
  * Returns until when the worker does other work than that of a step, which has worked since

@@ -8,6 +8,8 @@
  */
 #include "base/outbox.h"
 
+#include "common/hashfn.h"
+
 #include "endpoint/operator.h"
 #include "endpoint/status.h"
 #include "store/endpoint_options.h"
@@ -16,6 +18,7 @@
 #include "worker/watchdog.h"
 
 static bool wanted; /* some endpoint has, or had, a link */
+static int	nlinks; /* that endpoints have */
 
 void
 outbox_links_note(const OutboxEndpoint *ep)
@@ -39,15 +42,39 @@ outbox_link_close(OutboxEndpoint *ep)
 	if (ep->link == &outbox_no_link)
 		return;
 	close_handle(ep, ep->link);
+	nlinks--;
 	pfree(ep->link);
 	ep->link = unconstify(OutboxEndpointLink *, &outbox_no_link);
 }
 
-/* µs between two looks at the files of a link, and while one of them cannot be used */
+/*
+ * µs between two looks at a link that is up, and at one that is not, on average.  It is
+ * longer where there are so many that more looks than these would come in a second.
+ */
 #define LOOK_EVERY USECS_PER_SEC
-#define LOOK_AGAIN (USECS_PER_SEC / 2)
+#define LOOK_AGAIN (USECS_PER_SEC / 10)
+#define LOOKS_A_SECOND 4000
+
+/* Looks within this time (µs) are one round of the worker. */
+#define LOOKS_TOGETHER (USECS_PER_SEC / 20)
 
 static uint64 reloads; /* of the settings of the server */
+
+/*
+ * When an endpoint is examined again that has nothing to send, or whose link is down.
+ * Without a link and a file that may change, it is when its settings change.
+ */
+static TimestampTz
+next_look(const OutboxEndpoint *ep, TimestampTz now)
+{
+	int64 every = Max(ep->link->state == OUTBOX_LINK_UP ? LOOK_EVERY : LOOK_AGAIN,
+					  nlinks * (USECS_PER_SEC / LOOKS_A_SECOND));
+	TimestampTz at = now + every / 2 + murmurhash32((uint32) ep->id) % every;
+
+	if (ep->link->handle == NULL && ep->config.credential_files == 0)
+		return DT_NOEND;
+	return at + LOOKS_TOGETHER - at % LOOKS_TOGETHER;
+}
 
 void
 outbox_links_reload(void)
@@ -60,7 +87,7 @@ outbox_links_reload(void)
  * this copy only while the transport copies it.
  */
 static OutboxLink *
-open_handle(OutboxEndpoint *ep, char *reason, size_t size, TimestampTz now)
+open_handle(OutboxEndpoint *ep, char *reason, size_t size)
 {
 	OutboxTarget target = ep->config.target;
 	OutboxLink	*handle;
@@ -70,8 +97,6 @@ open_handle(OutboxEndpoint *ep, char *reason, size_t size, TimestampTz now)
 												   ep->config.credential_files,
 												   &ep->link->files_version, reason,
 												   size);
-	if (ep->config.credential_files)
-		ep->link->look_at = now + (target.credentials ? LOOK_EVERY : LOOK_AGAIN);
 	if (target.credentials == NULL)
 		return NULL;
 	outbox_watchdog_enter(ep->id);
@@ -99,7 +124,6 @@ files_have_changed(OutboxEndpoint *ep, TimestampTz now)
 		return false;
 	version = outbox_options_files_version(target->credentials, target->ncredentials,
 										   ep->config.credential_files);
-	ep->link->look_at = now + LOOK_EVERY;
 	return version == 0 || version != ep->link->files_version;
 }
 
@@ -125,13 +149,16 @@ open_link(OutboxEndpoint *ep, TimestampTz now)
 	char				   reason[sizeof(ep->link->reason)] = "";
 
 	if (ep->link == &outbox_no_link)
+	{
 		ep->link = MemoryContextAllocZero(TopMemoryContext, sizeof(OutboxEndpointLink));
+		nlinks++;
+	}
 	ep->link->transport = transport;
 	ep->link->row_version = ep->config.row_version;
 	ep->link->keys_version = ep->config.keys_version;
 	ep->link->reloads = reloads;
-	ep->link->look_at = DT_NOEND;
-	ep->link->handle = open_handle(ep, reason, sizeof(reason), now);
+	ep->link->look_at = now;
+	ep->link->handle = open_handle(ep, reason, sizeof(reason));
 	close_handle(ep, &old);
 	if (ep->link->handle == NULL)
 		outbox_status_link(ep, OUTBOX_LINK_DOWN, reason, now);
@@ -178,6 +205,8 @@ examine(OutboxEndpoint *ep, TimestampTz now)
 	 */
 	if (ep->link->state != before)
 		outbox_loop.traffic.refill_all = true;
+	if (ep->link->state != before || now >= ep->link->look_at)
+		ep->link->look_at = next_look(ep, now);
 }
 
 void

@@ -112,20 +112,21 @@ static TimestampTz
 waits_until(OutboxEndpoint *ep, TimestampTz now, bool quiet)
 {
 	TimestampTz until;
-	bool		off = outbox_status_is_off(ep);
+	bool		shut = outbox_status_is_off(ep) || ep->status.unstorable ||
+		ep->link->state == OUTBOX_LINK_DOWN;
 
 	if (ep->lists->touched || ep->member.dropped || ep->member.recreate ||
-		ep->status.unstorable || ep->feed->drop_window || ep->table->unblocking ||
-		(!off && !dlist_is_empty(&ep->queue->loading)) ||
+		ep->feed->drop_window || ep->table->unblocking ||
+		(!shut && !dlist_is_empty(&ep->queue->loading)) ||
 		!dlist_is_empty(&ep->queue->asking))
 		return 0;
-	if (ep->link->handle) /* links.c examines it in each round */
-		return 0;
-	if (outbox_reader_has_work_for(ep, now) || outbox_step_failed_for(ep->id))
+	if (ep->link->handle && !shut && !quiet)
+		return 0; /* its deliveries change the state of the link */
+	if (outbox_reader_has_work_for(ep, now))
 		return 0;
 
 	until = outbox_dispatch_next_time(ep, now);
-	if (until == DT_NOEND && !off && must_try_again(ep))
+	if (until == DT_NOEND && !shut && must_try_again(ep))
 		return 0;
 	if (quiet && !ep->place.shared &&
 		!outbox_is_listed(&ep->lists->turn_node[OUTBOX_TURN_SHARE]))
@@ -137,6 +138,7 @@ waits_until(OutboxEndpoint *ep, TimestampTz now, bool quiet)
 		until = Min(until, now + PUBLISH_LACK_EVERY);
 	if (outbox_status_is_stuck(ep))
 		until = Min(until, ep->status.stuck_until);
+	until = Min(until, outbox_step_next_time_for(ep->id));
 	until = Min(until, outbox_status_failing_at(ep));
 	until = Min(until, ep->link->look_at);
 	until = Min(until, outbox_challenges_next_time(ep));

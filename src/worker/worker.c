@@ -563,8 +563,6 @@ loop(void)
 		outbox_judge_again(now);
 		shares_step(now);
 		reload_step(now);
-		outbox_links_step(now);
-		outbox_challenges_step(now);
 		for (int i = 0; outbox_loop.roster.recreating && i < outbox_loop.roster.n; i++)
 			if (outbox_loop.roster.endpoints[i]->member.recreate)
 				outbox_dispatch_cancel(outbox_loop.roster.endpoints[i],
@@ -578,6 +576,8 @@ loop(void)
 			more = read_step(unlocked, now);
 		outbox_chores_backlog(now);
 		check_durability();
+		outbox_links_step(now);
+		outbox_challenges_step(now);
 		if (outbox_loop.traffic.refill_all || now >= fill_at)
 		{
 			outbox_dispatch_fill_all(now);

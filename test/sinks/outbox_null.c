@@ -12,6 +12,7 @@
  *	  null://h/say     no event is accepted, for a reason that is the event's body
  *	  null://h/poison  an event whose body has the word poison is never accepted
  *	  null://h/hold    two of three events wait for their answer while it exists
+ *	  null://h/look    the journal has a line for each time that state was called
  *	  null://h/stuck   a poll with an event does not return while JOURNAL.stuck exists.  If
  *					   the file says "abort" or "null", a thread crashes as well
  *
@@ -45,11 +46,12 @@ typedef enum Mode
 	MODE_SAY,
 	MODE_POISON,
 	MODE_HOLD,
+	MODE_LOOK,
 	MODE_STUCK
 } Mode;
 
-static const char *const modes[] = {"",	   "fail",	 "abort", "link",
-									"say", "poison", "hold",  "stuck"};
+static const char *const modes[] = {"",		  "fail", "abort", "link", "say",
+									"poison", "hold", "look",  "stuck"};
 
 struct OutboxLink
 {
@@ -296,6 +298,11 @@ null_open(const OutboxTarget *target, char *reason, size_t size)
 static OutboxLinkState
 null_state(OutboxLink *link, char *reason, size_t size)
 {
+	if (link->mode == MODE_LOOK && journal)
+	{
+		fprintf(journal, "%s\tstate\n", link->name);
+		fflush(journal);
+	}
 	if (link->mode != MODE_LINK || access(down_file, F_OK) != 0)
 		return OUTBOX_LINK_UP;
 	strlcpy(reason, "the null sink was told to be down", size);
@@ -340,6 +347,7 @@ null_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 	switch (link->mode)
 	{
 		case MODE_ACCEPT:
+		case MODE_LOOK:
 			break;
 		case MODE_FAIL:
 			if (m->attempt == 1)
