@@ -370,7 +370,9 @@ typedef struct OutboxTransport
 	 * for targets with credentials only.  open begins to connect, without
 	 * waiting, and is called once per endpoint and change of its settings.  It copies
 	 * the parts of the target that it needs, and clears the credentials in close.
-	 * NULL: the target cannot be used, and 'reason' says why.  state is called often.
+	 * NULL: the target cannot be used, and 'reason' says why.  state is called in each
+	 * round of the worker in which something happens to the endpoint, and else about once
+	 * a second, ten times while the link is not up, or less often where many have a link.
 	 * Unless the link is up, it writes a reason in words, of which views show printable
 	 * ASCII.  It may also write one for a link that is up, if something holds
 	 * deliveries up there.  The transport connects again by itself.  close may be
