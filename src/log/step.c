@@ -13,7 +13,6 @@
 #include "base/outbox.h"
 
 #include "access/xact.h"
-#include "funcapi.h"
 #include "mb/pg_wchar.h"
 #include "postmaster/interrupt.h"
 #include "utils/resowner.h"
@@ -21,8 +20,6 @@
 #include "base/compat.h"
 #include "base/log_lines.h"
 #include "base/memory.h"
-#include "base/table_rows.h"
-#include "base/version.h"
 #include "log/reserve.h"
 #include "log/step.h"
 #include "log/transaction.h"
@@ -42,7 +39,7 @@
 /* µs: work of a step in one go.  A longer time is that of the disk or the machine. */
 #define LONGEST_WORK USECS_PER_SEC
 
-static const char *const step_names[OUTBOX_STEPS] = {
+const char *const outbox_step_names[OUTBOX_STEPS] = {
 	[OUTBOX_STEP_SCHEDULE] = "schedule",
 	[OUTBOX_STEP_READ] = "read",
 	[OUTBOX_STEP_SETTLE] = "settle",
@@ -347,11 +344,12 @@ outbox_step_hold(OutboxStep step, int32 endpoint_id, const OutboxStepError *fail
 	if (locked)
 		return;
 	ereport(
-		outbox_log_line_of(OUTBOX_LINE_HOLD, endpoint_id, step_names[step]) ? WARNING :
-																			  DEBUG1,
+		outbox_log_line_of(OUTBOX_LINE_HOLD, endpoint_id, outbox_step_names[step]) ?
+			WARNING :
+			DEBUG1,
 		(errcode(failure->sqlerrcode),
 		 errmsg("outbox step \"%s\"%s failed and is on hold for %d s: %s",
-				step_names[step], whose,
+				outbox_step_names[step], whose,
 				(int) ((hold->next_try_at - now) / USECS_PER_SEC), failure->message),
 		 errhint(
 			 "All other steps continue. The view outbox.held_steps shows what is on hold. SELECT pg_reload_conf() makes the worker try it again at once.")));
@@ -367,7 +365,7 @@ outbox_step_passed(OutboxStep step, int32 endpoint_id)
 	publish(hold, true);
 	if (!hold->locked)
 		ereport(outbox_log_line_of(OUTBOX_LINE_PASSED, endpoint_id, "") ? LOG : DEBUG1,
-				(errmsg("outbox step \"%s\" works again", step_names[step])));
+				(errmsg("outbox step \"%s\" works again", outbox_step_names[step])));
 	(void) search(step, endpoint_id, HASH_REMOVE);
 }
 
@@ -606,74 +604,4 @@ outbox_step_run(OutboxStep step, OutboxStepBody body, void *arg)
 		outbox_step_passed(step, 0);
 	outbox_step_hold(step, blamed, &failure);
 	return false;
-}
-
-/* ---------------------------------------------------------------------
- * The view
- * ---------------------------------------------------------------------
- */
-
-/* The reason in outbox.held_steps.  The list of values is closed. */
-static const char *
-reason_of(const OutboxHold *hold)
-{
-	if (hold->locked)
-		return "locked";
-	if (hold->step == OUTBOX_STEP_SEND)
-		return "stuck";
-	if (hold->sqlerrcode == ERRCODE_INSUFFICIENT_PRIVILEGE)
-		return "privilege";
-	if (hold->sqlerrcode == ERRCODE_QUERY_CANCELED)
-		return "cancelled";
-	switch (ERRCODE_TO_CATEGORY(hold->sqlerrcode))
-	{
-		case ERRCODE_SYNTAX_ERROR_OR_ACCESS_RULE_VIOLATION:
-			return "missing";
-		case ERRCODE_INTEGRITY_CONSTRAINT_VIOLATION:
-			return "constraint";
-		case ERRCODE_DATA_EXCEPTION:
-			return "data";
-		case ERRCODE_INSUFFICIENT_RESOURCES:
-			return "resources";
-	}
-	if (hold->sqlerrcode == ERRCODE_DATA_CORRUPTED ||
-		hold->sqlerrcode == ERRCODE_INDEX_CORRUPTED)
-		return "data";
-	return "error";
-}
-
-/* outbox.step_holds(): the holds of this database's workers. */
-OUTBOX_FUNCTION(outbox_step_holds_1_0, 0)
-{
-	OutboxHold *copy = palloc(sizeof(OutboxHold) * OUTBOX_MAX_HOLDS);
-	OutboxRows	row = {0};
-	TimestampTz now = GetCurrentTimestamp();
-	int			n = 0;
-
-	InitMaterializedSRF(fcinfo, 0);
-	if (outbox_shared == NULL)
-		return (Datum) 0;
-	LWLockAcquire(outbox_shared->lock, LW_SHARED);
-	for (int i = 0; i < OUTBOX_MAX_HOLDS; i++)
-		if (outbox_shared->holds[i].dboid == MyDatabaseId &&
-			(outbox_shared->holds[i].step != OUTBOX_STEP_SEND ||
-			 outbox_shared->holds[i].next_try_at > now))
-			copy[n++] = outbox_shared->holds[i];
-	LWLockRelease(outbox_shared->lock);
-	for (int i = 0; i < n; i++)
-	{
-		const OutboxHold *h = &copy[i];
-
-		put_value(&row, Int32GetDatum(h->worker + 1));
-		put_text(&row, step_names[h->step]);
-		put_if(&row, h->endpoint_id != 0, Int32GetDatum(h->endpoint_id));
-		put_text(&row, reason_of(h));
-		put_text(&row, unpack_sql_state(h->sqlerrcode));
-		put_text(&row, h->error);
-		put_value(&row, Int64GetDatum(h->failures));
-		put_value(&row, TimestampTzGetDatum(h->since));
-		put_value(&row, TimestampTzGetDatum(h->next_try_at));
-		outbox_add_row(fcinfo, &row);
-	}
-	return (Datum) 0;
 }

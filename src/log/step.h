@@ -18,6 +18,9 @@ typedef struct OutboxStepError
 	char message[OUTBOX_HOLD_MESSAGE];
 } OutboxStepError;
 
+/* As outbox.held_steps shows them. */
+extern const char *const outbox_step_names[OUTBOX_STEPS];
+
 typedef void (*OutboxStepBody)(void *arg);
 
 /*

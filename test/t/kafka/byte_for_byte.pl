@@ -259,16 +259,20 @@ $id = emit($node, 'web.x', '{}');
 wait_status($node, $id, 'delivered', 'webhooks go on');
 mock('up');
 endpoint_shows($node, 'load', "delivered = 2000 AND failed_attempts = 0 AND state = 'active'", 'all are delivered when it is back, and none has failed');
-my @load = records('load');
-my (%last, %where, $disorder, $moved);
-foreach my $record (@load)
+
+# librdkafka repeats a batch whose acknowledgement went with the broker.  A real one knows it again
+# (kafka/real_three_nodes), the mock broker stores it once more.
+my (%last, %where, %found, $disorder, $moved);
+foreach my $record (records('load'))
 {
 	my ($n) = $record->[4] =~ /"n": (\d+)/;
+	next if $found{$n}++;
 	$disorder++ if ($last{ $record->[1] } // 0) >= $n;
 	$last{ $record->[1] } = $n;
 	$moved++ if ($where{ $record->[1] } //= $record->[0]) != $record->[0];
 }
-is(scalar @load, 2000, 'each once');
+is(scalar(keys %found), 2000, 'each is there');
+is(ask("SELECT count(*) FROM outbox.attempts WHERE endpoint = 'load'"), 2000, 'and was given to librdkafka once');
 is($disorder // 0, 0, 'in the order of the keys');
 is($moved // 0, 0, 'each key in one partition');
 
