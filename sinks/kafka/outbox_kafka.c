@@ -365,6 +365,13 @@ unlist(OutboxTransfer *t)
 	t->listed = false;
 }
 
+static void
+leave_cluster(OutboxTransfer *t)
+{
+	if (t->cluster)
+		t->cluster->wanted--;
+}
+
 /* Librdkafka has no more of it. */
 static void
 free_transfer(OutboxTransfer *t)
@@ -435,7 +442,9 @@ judge(OutboxTransfer *t, rd_kafka_resp_err_t error, int64 now, OutboxOutcome *o)
 
 	o->duration = now - t->started_ms;
 	o->status = error > 0 ? error : 0;
-	if (t->bad_topic)
+	if (t->cluster == NULL)
+		o->result = OUTBOX_RESULT_UNAVAILABLE;
+	else if (t->bad_topic)
 	{
 		o->result = OUTBOX_RESULT_ABORT;
 		o->event_at_fault = true;
@@ -517,7 +526,7 @@ finish(OutboxTransfer *t, rd_kafka_resp_err_t error, int64 now)
 
 	outbox_outcome_begin(&o, OUTBOX_RESULT_FAILED);
 	judge(t, error, now, &o);
-	t->cluster->wanted--;
+	leave_cluster(t);
 	free_transfer(t);
 	services.done(delivery, &o);
 }
@@ -623,6 +632,12 @@ kafka_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 		link->moved_at = t->started_ms;
 	if (link->retry_at != 0)
 		probe_link(link);
+	if (c == NULL)
+	{
+		/* it was up when its state was asked for, and the same poll has found it hostile */
+		list(t, &ended);
+		return;
+	}
 	c->wanted++;
 	if (kafka_url_has_places(&link->url))
 	{
@@ -646,7 +661,7 @@ kafka_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 static void
 kafka_cancel(OutboxTransfer *t)
 {
-	t->cluster->wanted--;
+	leave_cluster(t);
 	t->delivery = NULL;
 	if (t->listed)
 		free_transfer(t); /* else its report frees it */

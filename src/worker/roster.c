@@ -194,31 +194,57 @@ outbox_roster_loaded(bool all, const List *ids)
 	MemoryContextSwitchTo(old);
 }
 
+/* Takes these endpoints out of the array of all. */
+static void
+take_out(const List *leaving)
+{
+	OutboxLoopRoster *r = &outbox_loop.roster;
+	int				 *places = palloc(sizeof(int) * list_length(leaving));
+	int				  n = 0;
+	const ListCell	 *cell;
+
+	foreach (cell, leaving)
+		places[n++] = outbox_loop_place_of(((OutboxEndpoint *) lfirst(cell))->id);
+	while (n > 0)
+		r->endpoints[places[--n]] = NULL;
+	for (int i = 0; i < r->n; i++)
+		if (r->endpoints[i])
+			r->endpoints[n++] = r->endpoints[i];
+	r->n = n;
+	pfree(places);
+}
+
+/* An endpoint that is to be loaded again is busy until then. */
 void
 outbox_roster_recreate(void)
 {
-	int n = 0;
+	OutboxLoopRoster *r = &outbox_loop.roster;
+	List			 *leaving = NIL;
+	ListCell		 *cell;
+	dlist_iter		  iter;
 
-	if (!outbox_loop.roster.recreating)
+	if (r->recreating)
 	{
-		give_back_shares();
-		return;
-	}
-	outbox_loop.roster.recreating = false;
-	for (int i = 0; i < outbox_loop.roster.n; i++)
-	{
-		OutboxEndpoint *ep = outbox_loop.roster.endpoints[i];
-
-		if (!ep->member.recreate || !may_leave(ep))
+		r->recreating = false;
+		dlist_foreach(iter, &r->busy)
 		{
-			outbox_loop.roster.recreating |= ep->member.recreate;
-			outbox_loop.roster.endpoints[n++] = ep;
-			continue;
+			OutboxEndpoint *ep = outbox_listed(busy_node, iter.cur);
+
+			if (ep->member.recreate && may_leave(ep))
+				leaving = lappend(leaving, ep);
+			else
+				r->recreating |= ep->member.recreate;
 		}
+	}
+	if (leaving)
+		take_out(leaving);
+	foreach (cell, leaving)
+	{
+		OutboxEndpoint *ep = lfirst(cell);
+
 		if (!ep->member.dropped)
 			outbox_roster_load_later(ep->id);
 		outbox_roster_forget(ep);
 	}
-	outbox_loop.roster.n = n;
 	give_back_shares();
 }

@@ -471,6 +471,20 @@ time_to_sleep(TimestampTz examined_at, bool more)
 }
 
 static void
+cancel_slow(TimestampTz now)
+{
+	dlist_iter iter;
+
+	dlist_foreach(iter, &outbox_loop.roster.busy)
+	{
+		OutboxEndpoint *ep = outbox_listed(busy_node, iter.cur);
+
+		if (ep->member.recreate)
+			outbox_dispatch_cancel(ep, now - CANCEL_AFTER);
+	}
+}
+
+static void
 shut_down(void)
 {
 	outbox_session_ends();
@@ -563,10 +577,8 @@ loop(void)
 		outbox_judge_again(now);
 		shares_step(now);
 		reload_step(now);
-		for (int i = 0; outbox_loop.roster.recreating && i < outbox_loop.roster.n; i++)
-			if (outbox_loop.roster.endpoints[i]->member.recreate)
-				outbox_dispatch_cancel(outbox_loop.roster.endpoints[i],
-									   now - CANCEL_AFTER);
+		if (outbox_loop.roster.recreating)
+			cancel_slow(now);
 
 		/* A chore may wait for a settle, and a settle for a table that no reader needs. */
 		unlocked = now >= outbox_loop.due.retry_locks_at;
