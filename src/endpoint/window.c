@@ -261,6 +261,28 @@ outbox_window_place(OutboxEndpoint *ep, OutboxDelivery *d, OutboxFilterResult fi
 	return false;
 }
 
+/*
+ * With strict ordering there is one request at a time.  Events that cannot join it stay in
+ * the window, and the position stays before them.
+ */
+static bool
+is_behind_lane(OutboxEndpoint *ep)
+{
+	OutboxLane *lane = ep->config.ordering == OUTBOX_ORDER_STRICT ?
+		outbox_lane_find(ep, "") :
+		NULL;
+
+	return lane != NULL &&
+		(ep->config.batch_size == 1 || !outbox_lane_is_free(lane) || lane->parked ||
+		 lane->nwaiting >= ep->config.batch_size);
+}
+
+bool
+outbox_window_is_blocked(OutboxEndpoint *ep)
+{
+	return ep->queue->nready == 0 && is_behind_lane(ep);
+}
+
 bool
 outbox_window_take_next(OutboxEndpoint *ep, OutboxDelivery **result)
 {
@@ -276,19 +298,8 @@ outbox_window_take_next(OutboxEndpoint *ep, OutboxDelivery **result)
 	/* Memory may lack something that outbox.parked has of its key. */
 	if (!ep->queue->lanes_all && ep->feed->window_known == 0)
 		return false;
-	if (ep->config.ordering == OUTBOX_ORDER_STRICT)
-	{
-		OutboxLane *lane = outbox_lane_find(ep, "");
-
-		/*
-		 * There is one request at a time.  Events that cannot join it stay in the
-		 * window, and the position stays before them.
-		 */
-		if (lane != NULL &&
-			(ep->config.batch_size == 1 || !outbox_lane_is_free(lane) || lane->parked ||
-			 lane->nwaiting >= ep->config.batch_size))
-			return false;
-	}
+	if (is_behind_lane(ep))
+		return false;
 
 	entry = pop_window(ep);
 	event = entry.event;

@@ -10,6 +10,9 @@
 extern bool outbox_window_has_enough(const OutboxEndpoint *ep);
 extern bool outbox_window_has_something(const OutboxEndpoint *ep);
 
+/* True if all that it has waits for a delivery of its only lane to end. */
+extern bool outbox_window_is_blocked(OutboxEndpoint *ep);
+
 /*
  * _wants_events is true if the endpoint takes events that are read from its own place on,
  * and _leads if it has so few, and memory allows, that a page is read for it.  _may_push is

@@ -37,8 +37,9 @@ static bool		   ahead; /* outbox.pieces has a time in the future */
 static bool locked_out;
 static bool passed; /* that piece was passed when this was last looked at */
 
-/* µs: after a table could not be emptied. */
+/* µs: after a table could not be emptied, or so many times as long as looking took. */
 #define RETRY_AFTER (10 * USECS_PER_SEC)
+#define REST 19
 
 /*
  * µs: the same, if another worker may have the lock.  Each worker has it for a moment,
@@ -450,6 +451,6 @@ outbox_retention_run(void)
 
 		if (locked_out && outbox_db->nworkers > 1)
 			wait = Min(wait, LOOK_AGAIN_SOON);
-		retry_at = now + Max(wait, 100 * 1000);
+		retry_at = Max(now + Max(wait, 100 * 1000), outbox_step_rest(now, REST));
 	}
 }

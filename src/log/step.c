@@ -384,18 +384,11 @@ outbox_step_held(OutboxStep step, int32 endpoint_id)
 }
 
 TimestampTz
-outbox_step_next_time_for(int32 endpoint_id)
+outbox_step_next_try(OutboxStep step, int32 endpoint_id)
 {
-	TimestampTz next = DT_NOEND;
+	const OutboxHold *hold = find(step, endpoint_id);
 
-	for (OutboxStep step = 0; step < OUTBOX_STEPS; step++)
-	{
-		const OutboxHold *hold = find(step, endpoint_id);
-
-		if (hold)
-			next = Min(next, hold->next_try_at);
-	}
-	return next;
+	return hold ? hold->next_try_at : DT_NOEND;
 }
 
 bool

@@ -99,10 +99,10 @@ extern TimestampTz outbox_step_stuck_until(int32 endpoint_id, uint64 tenant,
 extern void		   outbox_step_not_stuck(int32 endpoint_id);
 
 /*
- * The earliest time at which a step that failed for the endpoint may be tried again; it may
- * be past.  DT_NOEND: none has failed that has not succeeded since.
+ * When the endpoint's part of the step, which has failed, may be tried again; it may be past.
+ * DT_NOEND: it has not failed, or has succeeded since.
  */
-extern TimestampTz outbox_step_next_time_for(int32 endpoint_id);
+extern TimestampTz outbox_step_next_try(OutboxStep step, int32 endpoint_id);
 
 /*
  * Returns until when the worker does other work than that of a step, which has worked since

@@ -451,26 +451,26 @@ shorten(OutboxEndpoint *ep, int64 cut)
 	return n;
 }
 
-/* Moves the endpoint on if it is to.  Returns how many events get rows. */
-static int
-move_on(OutboxEndpoint *ep)
+/* Moves the endpoint on, and adds to n how many events get rows.  False: it stays. */
+static bool
+move_on(OutboxEndpoint *ep, int *n)
 {
 	int64 cut = ep->place.keeps ? Max(limit_cut, due_cut) : limit_cut;
-	int	  n;
 
 	if (!may_be_moved(ep) || (ep->place.keeps && outbox_judge_later(ep)) ||
 		!(ep->place.keeps ? lacks_some(ep, cut) : !is_at_head(ep) && place_of(ep) < cut))
-		return 0;
+		return false;
 	outbox_step_blame(ep->id);
-	n = shorten(ep, cut);
+	*n += shorten(ep, cut);
 	outbox_step_passed(OUTBOX_STEP_BACKLOG, ep->id);
-	return n;
+	return true;
 }
 
 bool
 outbox_backlog_limit_step(TimestampTz now)
 {
-	TimestampTz begun = GetCurrentTimestamp();
+	TimestampTz begun;
+	bool		worked = false;
 	int			n = 0;
 
 	/*
@@ -490,17 +490,18 @@ outbox_backlog_limit_step(TimestampTz now)
 		look();
 		look_at = now + LOOK_EVERY;
 	}
+	begun = GetCurrentTimestamp();
 	more = false;
 	for (int i = 0; limit_cut + due_cut > 0 && i < outbox_loop.roster.n; i++)
 	{
-		if (n >= STEP_EVENTS || GetCurrentTimestamp() - begun >= STEP_TIME)
+		if (n >= STEP_EVENTS || (worked && GetCurrentTimestamp() - begun >= STEP_TIME))
 		{
 			more = true; /* the others' turn comes in the next step */
 			break;
 		}
 		if (next >= outbox_loop.roster.n)
 			next = 0;
-		n += move_on(outbox_loop.roster.endpoints[next++]);
+		worked = move_on(outbox_loop.roster.endpoints[next++], &n) || worked;
 	}
 	outbox_step_blame(0);
 	OUTBOX_CRASH_POINT("backlog.read");

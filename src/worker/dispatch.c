@@ -519,10 +519,11 @@ fill(OutboxEndpoint *ep, TimestampTz now, bool turn)
 	int	  width;
 	Bound bound;
 
-	if (outbox_window_has_something(ep) &&
-		(!outbox_loop.traffic.sending_allowed || ep->member.recreate))
+	if (outbox_window_has_something(ep) && ep->member.recreate)
 		return;
 	ep->lists->touched = false;
+	if (outbox_window_has_something(ep) && !outbox_loop.traffic.sending_allowed)
+		return;
 	width = width_of(ep, false);
 	while ((bound = bound_of(ep, now, width, turn)) == BOUND_NONE)
 	{

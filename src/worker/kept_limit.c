@@ -443,22 +443,25 @@ outbox_kept_limit_run(void *arg)
 {
 	TimestampTz now = *(TimestampTz *) arg;
 	TimestampTz begun = GetCurrentTimestamp();
+	TimestampTz counted;
 	bool		more = false;
+	bool		looked = false;
 	int			i;
 
 	count_rows();
+	counted = GetCurrentTimestamp();
 	for (i = 0; i < outbox_loop.roster.n; i++)
 	{
 		OutboxEndpoint *ep;
 
-		if (i > 0 && GetCurrentTimestamp() - begun >= STEP_TIME)
+		if (looked && GetCurrentTimestamp() - counted >= STEP_TIME)
 			break;
 		if (next >= outbox_loop.roster.n)
 			next = 0;
 		ep = outbox_loop.roster.endpoints[next++];
 		if (!may_be_asked(ep) || ep->tenant->kept->looked)
 			continue;
-		ep->tenant->kept->looked = true;
+		ep->tenant->kept->looked = looked = true;
 		more = look(ep->tenant, now) || more;
 	}
 	if (i == outbox_loop.roster.n && !more && gives_up)

@@ -39,7 +39,7 @@
  * So many endpoints are published in one round, and the rest in the next ones.  So many
  * are published before PUBLISH_EVERY is over because they have become quiet.
  */
-#define PUBLISH_AT_ONCE 128
+#define PUBLISH_AT_ONCE Max(128, outbox_loop.roster.nopen / 16)
 #define PUBLISH_QUIET 32
 
 static TimestampTz published_at;
@@ -82,9 +82,9 @@ outbox_publish_one(OutboxEndpoint *ep, TimestampTz now)
  * when it can be sent: no answer, no settle, no slot that is given back.
  */
 static bool
-must_try_again(const OutboxEndpoint *ep)
+must_try_again(OutboxEndpoint *ep)
 {
-	if (!outbox_window_has_something(ep))
+	if (!outbox_window_has_something(ep) || outbox_window_is_blocked(ep))
 		return false;
 	return !outbox_loop.traffic.all_durable ||
 		(ep->queue->nin_flight == 0 && ep->queue->nsettling == 0 &&
@@ -112,7 +112,8 @@ static TimestampTz
 waits_until(OutboxEndpoint *ep, TimestampTz now, bool quiet)
 {
 	TimestampTz until;
-	bool		shut = outbox_status_is_off(ep) || ep->status.unstorable ||
+	bool		allowed = outbox_loop.traffic.sending_allowed;
+	bool		shut = !allowed || outbox_status_is_off(ep) || ep->status.unstorable ||
 		ep->link->state == OUTBOX_LINK_DOWN;
 
 	if (ep->lists->touched || ep->member.dropped || ep->member.recreate ||
@@ -120,12 +121,10 @@ waits_until(OutboxEndpoint *ep, TimestampTz now, bool quiet)
 		(!shut && !dlist_is_empty(&ep->queue->loading)) ||
 		!dlist_is_empty(&ep->queue->asking))
 		return 0;
-	if (ep->link->handle && !shut && !quiet)
-		return 0; /* its deliveries change the state of the link */
-	if (outbox_reader_has_work_for(ep, now))
+	if (outbox_enabled && outbox_reader_has_work_for(ep, now))
 		return 0;
 
-	until = outbox_dispatch_next_time(ep, now);
+	until = allowed ? outbox_dispatch_next_time(ep, now) : DT_NOEND;
 	if (until == DT_NOEND && !shut && must_try_again(ep))
 		return 0;
 	if (quiet && !ep->place.shared &&
@@ -138,7 +137,9 @@ waits_until(OutboxEndpoint *ep, TimestampTz now, bool quiet)
 		until = Min(until, now + PUBLISH_LACK_EVERY);
 	if (outbox_status_is_stuck(ep))
 		until = Min(until, ep->status.stuck_until);
-	until = Min(until, outbox_step_next_time_for(ep->id));
+	until = Min(until, outbox_step_next_try(OUTBOX_STEP_READ, ep->id));
+	until = Min(until, outbox_step_next_try(OUTBOX_STEP_SETTLE, ep->id));
+	until = Min(until, outbox_step_next_try(OUTBOX_STEP_FOLLOWERS, ep->id));
 	until = Min(until, outbox_status_failing_at(ep));
 	until = Min(until, ep->link->look_at);
 	until = Min(until, outbox_challenges_next_time(ep));

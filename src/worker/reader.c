@@ -226,8 +226,7 @@ outbox_reader_step(dlist_head *busy, bool head, bool news, TimestampTz now,
 	{
 		OutboxEndpoint *ep = outbox_listed(busy_node, iter.cur);
 
-		if (outbox_step_next_time_for(ep->id) <= now &&
-			!outbox_step_held_at(OUTBOX_STEP_READ, ep->id, now) &&
+		if (outbox_step_next_try(OUTBOX_STEP_READ, ep->id) <= now &&
 			!outbox_window_wants_events(ep, now) && !wants_parked(ep, now))
 			outbox_step_passed(OUTBOX_STEP_READ, ep->id);
 	}

@@ -89,7 +89,7 @@ outbox_roster_remove(OutboxEndpoint *ep)
 }
 
 void
-outbox_roster_wake_all(void)
+outbox_roster_wake_all(bool stuck)
 {
 	for (int i = 0; i < outbox_loop.roster.n; i++)
 	{
@@ -97,7 +97,8 @@ outbox_roster_wake_all(void)
 
 		if (outbox_endpoint_rests(ep))
 			continue;
-		ep->status.stuck_until = 0;
+		if (stuck)
+			ep->status.stuck_until = 0;
 		outbox_busy_add(ep);
 	}
 }

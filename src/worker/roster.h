@@ -23,8 +23,11 @@ extern void outbox_roster_add(OutboxEndpoint *ep);
 extern void outbox_roster_remove(OutboxEndpoint *ep);
 extern void outbox_roster_forget(OutboxEndpoint *ep);
 
-/* All endpoints are examined once: the reason why they rest may have changed. */
-extern void outbox_roster_wake_all(void);
+/*
+ * All endpoints that do not rest are examined once: the reason why they wait may have
+ * changed.  'stuck': the ones that are held for a call that did not return, too.
+ */
+extern void outbox_roster_wake_all(bool stuck);
 
 /* The endpoint is freed and loaded anew, once nothing of it is in flight. */
 extern void outbox_roster_load_again(OutboxEndpoint *ep);

@@ -275,6 +275,8 @@ check_durability(void)
 	may = outbox_enabled && durable >= send_from_lsn && !outbox_standbys_missing();
 	if (durable != outbox_durable_lsn || may != outbox_loop.traffic.sending_allowed)
 		outbox_loop.traffic.refill_all = true;
+	if (may && !outbox_loop.traffic.sending_allowed)
+		outbox_roster_wake_all(false);
 	outbox_loop.traffic.all_durable = durable >= needed_lsn;
 	outbox_durable_lsn = durable;
 	outbox_loop.traffic.sending_allowed = may;
@@ -550,7 +552,7 @@ loop(void)
 			outbox_sinks_reload();
 			outbox_links_reload();
 			outbox_reload_by_and_by(); /* the key file may have changed */
-			outbox_roster_wake_all();
+			outbox_roster_wake_all(true);
 			outbox_step_retry_all();
 			outbox_loop.traffic.refill_all = true;
 
