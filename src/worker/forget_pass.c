@@ -238,6 +238,8 @@ empty_events(const char *tenant, const int64 *seqs, int n)
 		outbox_plan_run("UPDATE outbox.kept_events e" EMPTY, arg_text(tenant), full_seqs,
 						full_epochs);
 	}
+	if (events.n == 0)
+		return;
 	outbox_plan_run("WITH a AS (UPDATE outbox.attempt_log a SET response_body = NULL,"
 					" response_headers = NULL,"
 					" error = CASE WHEN a.error IS NOT NULL THEN 'forgotten' END"
