@@ -563,10 +563,13 @@ LEFT JOIN (SELECT count(*) AS n, min(t.since) AS since, min(t.next_try_at) AS ne
                   concat('on hold: ', string_agg(DISTINCT concat(t.step, ' (', t.reason, ')'), ', '),
                          -- A worker's own locks are not shown: it holds none for long.
                          CASE WHEN bool_or(t.reason = 'locked') THEN (
-                          SELECT string_agg(DISTINCT format('; process %s has locked outbox.%s', l.pid, c.relname), '')
+                          -- PostgreSQL grants no lock that conflicts with one that is waited for.
+                          SELECT string_agg(DISTINCT CASE WHEN l.granted THEN format('; process %s has locked outbox.%s', l.pid, c.relname)
+                                                          ELSE format('; process %s waits for a lock of outbox.%s, which process %s has',
+                                                                      l.pid, c.relname, array_to_string(pg_blocking_pids(l.pid), ', ')) END, '')
                           FROM pg_locks l JOIN pg_class c ON c.oid = l.relation JOIN pg_database d ON d.oid = l.database
                           WHERE c.relnamespace = 'outbox'::regnamespace AND d.datname = current_database()
-                          AND l.granted AND c.relkind IN ('r', 'p')
+                          AND c.relkind IN ('r', 'p')
                           AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
                           AND l.pid NOT IN (SELECT w.pid FROM outbox.worker_slots() w WHERE w.pid IS NOT NULL)) END,
                          '; see outbox.held_steps') AS reason
