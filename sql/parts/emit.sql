@@ -198,6 +198,7 @@ CREATE TABLE outbox.scheduled (
     error        text
 );
 CREATE INDEX scheduled_due_idx ON outbox.scheduled (deliver_at, id);
+CREATE INDEX scheduled_aside_idx ON outbox.scheduled (failed_at) WHERE failed_at IS NOT NULL;
 COMMENT ON TABLE outbox.scheduled IS
 'Events with a deliver_at: each enters the log, as a row of outbox.events with the same id, when it is due';
 COMMENT ON COLUMN outbox.scheduled.id IS 'Event id, also in the log';

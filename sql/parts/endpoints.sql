@@ -140,6 +140,9 @@ DECLARE
 BEGIN
     IF TG_OP = 'UPDATE' AND NEW.idempotency_key IS DISTINCT FROM OLD.idempotency_key THEN
         RETURN NEW;     -- outbox.portal_create_endpoint() changes nothing else with it
+    ELSIF TG_OP = 'UPDATE' AND NEW.revision <> OLD.revision THEN
+        NEW.revision := OLD.revision;   -- outbox.reseal_secrets() changes no value
+        RETURN NEW;
     END IF;
     SELECT COALESCE(jsonb_object_agg(c.key, c.before) FILTER (WHERE c.before <> 'null'), '{}'),
            COALESCE(jsonb_object_agg(c.key, c.after) FILTER (WHERE c.after <> 'null'), '{}'), count(*)

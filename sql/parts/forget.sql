@@ -70,10 +70,11 @@ COMMENT ON COLUMN outbox.content_files.relation IS 'name of the table';
 COMMENT ON COLUMN outbox.content_files.file IS 'number of its file: another one after VACUUM FULL and after TRUNCATE';
 
 CREATE VIEW outbox.forget_progress AS
+WITH c AS MATERIALIZED (SELECT t.relation, t.file FROM outbox.content_files t)
 SELECT f.tenant, f.key, f.requested_at, f.endpoints, f.events, f.attempts, f.deliveries, f.scheduled, f.dedup_keys,
        CASE WHEN f.sources = '{}' THEN f.complete_at END AS complete_at,
        CASE WHEN f.complete_at IS NOT NULL AND f.sources = '{}' THEN
-           ARRAY(SELECT 'outbox.' || c.relation FROM outbox.content_files c
+           ARRAY(SELECT 'outbox.' || c.relation FROM c
                  WHERE (f.files ->> c.relation)::oid = c.file ORDER BY c.relation) END AS rewrite,
        f.sources
 FROM outbox.forgotten f;

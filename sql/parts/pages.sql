@@ -327,8 +327,10 @@ SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_
 AS $$
 BEGIN
     PERFORM outbox.require_endpoint(endpoint, EXISTS (SELECT FROM outbox.endpoint_settings s WHERE s.name = endpoint));
-    RETURN outbox.request_of(endpoint, event, (SELECT e.seq FROM outbox.all_events e WHERE e.id = event LIMIT 1),
-                             (SELECT d.status FROM outbox.deliveries_page(endpoint, event => event) d WHERE d.event_id = event LIMIT 1));
+    -- An application may use an id twice.  The page has the newest of its events.
+    RETURN (SELECT outbox.request_of(endpoint, event, COALESCE(d.seq, (SELECT max(e.seq) FROM outbox.all_events e WHERE e.id = event)), d.status)
+            FROM (SELECT) one LEFT JOIN LATERAL (
+                SELECT p.seq, p.status FROM outbox.deliveries_page(endpoint, event => event) p WHERE p.event_id = event LIMIT 1) d ON true);
 END $$;
 COMMENT ON FUNCTION outbox.delivery_request IS
 'The newest request of an event to an endpoint, or the next one, without secrets';

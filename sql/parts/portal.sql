@@ -709,7 +709,7 @@ BEGIN
     END IF;
     SELECT jsonb_build_object('headers', e.headers, 'payload', e.payload, 'body_base64', translate(encode(e.body, 'base64'), E'\n', ''),
                               'content_type', e.content_type, 'expires_at', e.expires_at)
-    INTO content FROM outbox.all_events e WHERE e.id = event AND e.tenant = own AND NOT e.forgotten LIMIT 1;
+    INTO content FROM outbox.all_events e WHERE e.id = event AND e.seq = d.seq AND e.tenant = own AND NOT e.forgotten;
     SELECT jsonb_agg(a.value - '{event_id,endpoint}'::text[] ORDER BY a.number) INTO attempts
     FROM jsonb_array_elements(outbox.portal_attempts(tenant, endpoint, event, page_size => 1000) -> 'attempts')
          WITH ORDINALITY a (value, number);

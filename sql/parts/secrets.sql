@@ -267,7 +267,7 @@ BEGIN
             kept := kept + 1;
         ELSE
             sealed := sealed + 1;
-            UPDATE outbox.endpoint_settings e SET url = k.url, headers = k.headers
+            UPDATE outbox.endpoint_settings e SET url = k.url, headers = k.headers, revision = 0 -- which says that it is no change
             WHERE e.endpoint_id = s.endpoint_id;
             UPDATE outbox.endpoint_secrets o SET secret = k.secret, previous = k.previous
             WHERE o.endpoint_id = s.endpoint_id AND o.part = 0;

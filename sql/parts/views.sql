@@ -507,7 +507,7 @@ SELECT 'command', (SELECT k.event_id FROM outbox.parked k
                    WHERE k.endpoint_id = c.endpoint_id AND k.seq = c.seq LIMIT 1),
        s.name, s.tenant, c.action, c.error, c.failed_at, c.retry_at
 FROM outbox.commands c LEFT JOIN outbox.endpoint_settings s USING (endpoint_id)
-WHERE c.failed_at IS NOT NULL
+WHERE c.failed_at IS NOT NULL AND c.retry_at IS NOT NULL -- as commands_aside_idx has it
 UNION ALL
 SELECT 'source', CASE WHEN r.event ->> 'id' ~ '^[0-9a-f-]{36}$' THEN (r.event ->> 'id')::uuid END,
        NULL, r.event ->> 'tenant', NULL, r.error, r.refused_at, NULL
@@ -563,10 +563,13 @@ LEFT JOIN (SELECT count(*) AS n, min(t.since) AS since, min(t.next_try_at) AS ne
                   concat('on hold: ', string_agg(DISTINCT concat(t.step, ' (', t.reason, ')'), ', '),
                          -- A worker's own locks are not shown: it holds none for long.
                          CASE WHEN bool_or(t.reason = 'locked') THEN (
-                          SELECT string_agg(DISTINCT format('; process %s has locked outbox.%s', l.pid, c.relname), '')
+                          -- PostgreSQL grants no lock that conflicts with one that is waited for.
+                          SELECT string_agg(DISTINCT CASE WHEN l.granted THEN format('; process %s has locked outbox.%s', l.pid, c.relname)
+                                                          ELSE format('; process %s waits for a lock of outbox.%s, which process %s has',
+                                                                      l.pid, c.relname, array_to_string(pg_blocking_pids(l.pid), ', ')) END, '')
                           FROM pg_locks l JOIN pg_class c ON c.oid = l.relation JOIN pg_database d ON d.oid = l.database
                           WHERE c.relnamespace = 'outbox'::regnamespace AND d.datname = current_database()
-                          AND l.granted AND c.relkind IN ('r', 'p')
+                          AND c.relkind IN ('r', 'p')
                           AND l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
                           AND l.pid NOT IN (SELECT w.pid FROM outbox.worker_slots() w WHERE w.pid IS NOT NULL)) END,
                          '; see outbox.held_steps') AS reason
@@ -648,7 +651,7 @@ SELECT * FROM (VALUES
     (7, 'outbox_worker_in_flight', 'gauge', 'worker', 'Requests of a worker in flight'),
     (8, 'outbox_worker_memory_bytes', 'gauge', 'worker', 'What a worker takes of outbox.worker_memory'),
     (9, 'outbox_held_steps', 'gauge', NULL::text, 'Rows of outbox.held_steps, without short waits for locks'),
-    (10, 'outbox_set_aside', 'gauge', 'what', 'Rows of outbox.set_aside'),
+    (10, 'outbox_set_aside', 'gauge', 'what', 'Rows of outbox.set_aside (above 10000: 10001)'),
     (42, 'outbox_retention_held', 'gauge', NULL::text, '1 while a transaction keeps old events or attempts from being removed'),
     (11, 'outbox_log_bytes', 'gauge', NULL::text, 'Size of the log with its indexes'),
     (12, 'outbox_attempts_bytes', 'gauge', NULL::text, 'Size of outbox.attempts with its index'),
@@ -707,7 +710,7 @@ COMMENT ON COLUMN outbox.metric_names.help IS 'help text';
 CREATE FUNCTION outbox.metrics(top int4 DEFAULT 20, top_tenants int4 DEFAULT 0,
     OUT name text, OUT type text, OUT help text, OUT labels jsonb, OUT value float8)
 RETURNS SETOF record
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER ROWS 500 SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER ROWS 500 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$
 #variable_conflict use_column
 BEGIN
@@ -773,7 +776,7 @@ BEGIN
             ('outbox_retention_held', (outbox.retention_held() IS NOT NULL)::int4)) v(metric, value)
         WHERE v.value IS NOT NULL
         UNION ALL
-        SELECT 'outbox_set_aside', NULL, v.what, (SELECT count(*) FROM outbox.set_aside a WHERE a.what = v.what)
+        SELECT 'outbox_set_aside', NULL, v.what, (SELECT count(*) FROM (SELECT FROM outbox.set_aside a WHERE a.what = v.what LIMIT 10001) s)
         FROM unnest('{scheduled,command,source}'::text[]) v(what)
         UNION ALL
         SELECT v.metric, NULL, f.name, v.value

@@ -67,6 +67,12 @@ static Datum	   epochs;	  /* int8[]: the epochs of this log */
  */
 #define TENANT_LOCKS 64 /* also in FROM_FIRST */
 
+/*
+ * Another one makes calls of outbox.forget() commit in the order of their numbers: a worker
+ * that has dropped its copies for one call has done so for all calls before it.
+ */
+#define ORDER_LOCK TENANT_LOCKS
+
 static Datum locked; /* int4[]: locks that were not free when this transaction began */
 
 #define FROM_FIRST \
@@ -346,6 +352,7 @@ OUTBOX_FUNCTION(outbox_lock_tenant_1_0, 2)
 	int32 hash = DatumGetInt32(
 		DirectFunctionCall1Coll(hashtext, C_COLLATION_OID, PG_GETARG_DATUM(0)));
 
+	(void) lock_bucket(PG_GETARG_OID(1), ORDER_LOCK, ExclusiveLock, true);
 	(void) lock_bucket(PG_GETARG_OID(1), hash & (TENANT_LOCKS - 1), ExclusiveLock, true);
 	PG_RETURN_VOID();
 }

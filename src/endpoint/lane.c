@@ -92,9 +92,9 @@ outbox_lanes_count(const OutboxEndpoint *ep)
 	return (int) ep->queue->lanes->members;
 }
 
-int64 *
+void *
 outbox_lanes_visit_waiting(OutboxEndpoint *ep,
-						   int64 *(*visit)(dlist_head *waiting, int64 *arg), int64 *arg)
+						   void *(*visit)(dlist_head *waiting, void *arg), void *arg)
 {
 	lanes_iterator it;
 	LaneEntry	  *entry;

@@ -34,12 +34,12 @@ extern void outbox_lane_parked(OutboxLane *lane, int64 first);
  * the lanes that only rows block.  _forget_rows makes outbox.parked be read again for
  * every lane.
  */
-extern int	  outbox_lanes_count(const OutboxEndpoint *ep);
-extern int64 *outbox_lanes_visit_waiting(OutboxEndpoint *ep,
-										 int64 *(*visit)(dlist_head *waiting, int64 *arg),
-										 int64 *arg);
-extern void	  outbox_lanes_evict(OutboxEndpoint *ep);
-extern void	  outbox_lanes_forget_rows(OutboxEndpoint *ep);
+extern int	 outbox_lanes_count(const OutboxEndpoint *ep);
+extern void *outbox_lanes_visit_waiting(OutboxEndpoint *ep,
+										void *(*visit)(dlist_head *waiting, void *arg),
+										void *arg);
+extern void	 outbox_lanes_evict(OutboxEndpoint *ep);
+extern void	 outbox_lanes_forget_rows(OutboxEndpoint *ep);
 
 /*
  * Gives a delivery its place in its lane, or makes it ready if it has no lane.  'known'

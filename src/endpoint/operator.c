@@ -176,26 +176,45 @@ outbox_operator_in_memory(OutboxEndpoint *ep, int64 seq, const char *key)
 		(lane && find(&lane->waiting, seq));
 }
 
+typedef struct Subject
+{
+	const char *tenant;
+	const char *key;
+} Subject;
+
+/* Returns NULL if one of the list is an event of this subject, else the subject. */
+static void *
+unless_of(dlist_head *list, void *subject)
+{
+	const Subject *s = subject;
+	dlist_iter	   iter;
+
+	if (s == NULL)
+		return NULL;
+	dlist_foreach(iter, list)
+	{
+		const OutboxEvent *event = dlist_container(OutboxDelivery, node, iter.cur)->event;
+
+		if (event->tenant && strcmp(event->tenant, s->tenant) == 0 &&
+			(s->key == NULL || (event->key && strcmp(event->key, s->key) == 0)))
+			return NULL;
+	}
+	return subject;
+}
+
 bool
-outbox_operator_has_tenant(OutboxEndpoint *ep, const char *tenant)
+outbox_operator_has_tenant(OutboxEndpoint *ep, const char *tenant, const char *key)
 {
 	dlist_head *lists[] = {&ep->queue->ready, &ep->queue->in_flight,
 						   &ep->queue->settling};
+	Subject		subject = {tenant, key};
+	void	   *none = &subject;
 
 	for (size_t i = 0; i < lengthof(lists); i++)
-	{
-		dlist_iter iter;
-
-		dlist_foreach(iter, lists[i])
-		{
-			const OutboxEvent *event = dlist_container(OutboxDelivery, node, iter.cur)
-										   ->event;
-
-			if (event->tenant && strcmp(event->tenant, tenant) == 0)
-				return true;
-		}
-	}
-	return ep->queue->nwaiting > 0;
+		none = unless_of(lists[i], none);
+	if (ep->queue->nwaiting > 0)
+		none = outbox_lanes_visit_waiting(ep, unless_of, none);
+	return none == NULL;
 }
 
 /*

@@ -46,11 +46,9 @@ extern bool outbox_operator_has_sent(OutboxEndpoint *ep, int64 seq);
 /* True if the delivery is ready, in flight, settling, or waiting in its lane. */
 extern bool outbox_operator_in_memory(OutboxEndpoint *ep, int64 seq, const char *key);
 
-/*
- * True if a delivery of an event of this tenant is ready, in flight or settling, or any
- * delivery waits in a lane.
- */
-extern bool outbox_operator_has_tenant(OutboxEndpoint *ep, const char *tenant);
+/* The same of any event of this tenant and key.  'key' NULL: of any key, and of none. */
+extern bool outbox_operator_has_tenant(OutboxEndpoint *ep, const char *tenant,
+									   const char *key);
 
 /* True if memory has this follower already.  Then its row must not be loaded. */
 extern bool outbox_operator_skip_follower(OutboxEndpoint *ep, int64 seq, const char *key);

@@ -83,9 +83,10 @@ count_settled(OutboxEndpoint *ep, const OutboxDelivery *d)
 		outbox_parking_count_row(ep, d->seq, status[d->verdict], 1);
 }
 
-static int64 *
-add_retry_numbers(dlist_head *list, int64 *to)
+static void *
+add_retry_numbers(dlist_head *list, void *end)
 {
+	int64	  *to = end;
 	dlist_iter iter;
 
 	dlist_foreach(iter, list)

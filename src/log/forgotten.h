@@ -12,6 +12,8 @@ typedef struct OutboxForget
 	char			  *snapshot;	 /* as pg_snapshot prints it */
 	int64			   upto;		 /* no event that it concerns has a higher number */
 	struct OutboxTick *requested_at; /* it concerns events that this tick sees */
+
+	const struct OutboxForget *next; /* a later one of the same tenant and key */
 } OutboxForget;
 
 /*
@@ -22,6 +24,12 @@ extern bool outbox_forgotten_read(void);
 
 /* The list, as last read, and the number of its elements. */
 extern const OutboxForget *outbox_forgotten_list(int *n);
+
+/*
+ * The first of the list that names this tenant and key, and NULL if none does.  'key'
+ * NULL: that names the whole tenant.
+ */
+extern const OutboxForget *outbox_forgotten_of(const char *tenant, const char *key);
 
 /*
  * True if one of the list concerns an event of this tenant and key that was emitted by

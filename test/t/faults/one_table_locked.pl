@@ -83,6 +83,20 @@ foreach my $table (sort(@others), sort keys %needed)
 	$holder->query_safe('ROLLBACK');
 }
 
+# A lock that is only waited for holds up the same
+$holder->query_safe('BEGIN; LOCK TABLE outbox.endpoint_settings IN ACCESS SHARE MODE');
+my $waiter = $node->background_psql('postgres', on_error_stop => 0);
+my $waits = $waiter->query_safe('SELECT pg_backend_pid()');
+$waiter->query_until(qr/begun/, "\\echo begun\nVACUUM FULL outbox.endpoint_settings;\n");
+emit_some($many);
+emit_some($many);
+ok(wait_sql($node, "SELECT reason ~ 'on hold: .*settle .locked.*; process $waits waits for a lock of outbox.endpoint_settings, which process $pid has' FROM outbox.status"),
+	'the status says which process waits for a lock, and for which other')
+  or diag ask('SELECT reason FROM outbox.status');
+$holder->query_safe('ROLLBACK');
+$receiver->wait_delivered($emitted, path => '/ok/well');
+$waiter->quit;
+
 # What an operator types
 $receiver->control(path => '/ok/ill', behave => '/status/500');
 $ill = emit($node, 'ill.first', '{}', "key => 'k'");

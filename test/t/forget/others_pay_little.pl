@@ -1,4 +1,5 @@
 # Calls of forget() that are complete, and commands of others, are not read again and again.
+# Many calls are carried out together, and endpoints that have nothing of a tenant are left alone.
 use strict;
 use warnings;
 
@@ -47,5 +48,43 @@ is(ask("SELECT complete_at FROM outbox.forget_progress WHERE tenant = 'acme'"), 
 cmp_ok(read_of('commands') - $before, '<', 5 * $many, 'the others are not read each time');
 ask("DELETE FROM outbox.commands WHERE action = 'forget'");
 ok(wait_sql($node, "SELECT complete_at IS NOT NULL FROM outbox.forget_progress WHERE tenant = 'acme'"), 'then it is complete');
+
+# Many calls, and many deduplication keys of others
+my ($calls, $keys) = (300, 50_000);
+ask("INSERT INTO outbox.dedup (topic, dedup_key, tenant, event_id, created_at) SELECT 'order.b', n, 'globex', gen_random_uuid(), now()"
+	  . " FROM generate_series(1, $keys) n");
+my @gone = split /\n/, ask("SELECT outbox.emit('order.b', '{}', key => 'k' || n, tenant => 'acme', dedup_key => 'd' || n) FROM generate_series(1, $calls) n");
+my $kept = emit($node, 'order.b', '{}', "key => 'kept', tenant => 'acme'");
+$receiver->wait_delivered(1, id => $_) foreach $gone[-1], $kept;
+$before = read_of('dedup');
+ask("SELECT outbox.forget('acme', 'k' || n) FROM generate_series(1, $calls) n");
+ok(wait_sql($node, "SELECT count(*) = $calls AND bool_and(complete_at IS NOT NULL) FROM outbox.forget_progress WHERE key IS NOT NULL AND tenant = 'acme'"),
+	'many calls are complete')
+  or diag ask("SELECT count(*) FILTER (WHERE complete_at IS NOT NULL) FROM outbox.forget_progress WHERE key IS NOT NULL AND tenant = 'acme'");
+cmp_ok(read_of('dedup') - $before, '<', 10 * $keys, 'in a few passes');
+is(ask("SELECT count(*), sum(events), sum(dedup_keys), min(events), min(dedup_keys) FROM outbox.forget_progress WHERE key IS NOT NULL AND tenant = 'acme'"),
+	"$calls|$calls|$calls|1|0", 'each has its event');
+is(ask("SELECT count(*) FILTER (WHERE forgotten), string_agg(key, ' ') FROM outbox.all_events WHERE topic = 'order.b' AND tenant = 'acme'"),
+	"$calls|kept", 'and no other event is gone');
+is(ask('SELECT count(*) FROM outbox.dedup'), $keys, 'nor the key of another tenant');
+
+# A call that commits after a later one: its events leave memory, too.
+endpoint($node, $receiver, 'queue', '/hold/queue', "topics => '{q}', max_in_flight => 1, timeout => '1 h'");
+my $sent = emit($node, 'q', '{}');
+$receiver->wait_for(1, id => $sent);
+my $late = emit($node, 'q', '{}', "tenant => 'late'");
+ok(wait_sql($node, "SELECT pending = 1 AND pending_exact FROM outbox.stats WHERE endpoint = 'queue'"), 'one is read, and waits');
+my %call = map { $_ => $node->background_psql('postgres') } qw(first second);
+$call{first}->query_safe("BEGIN; SELECT outbox.forget('late')");
+$call{second}->query_until(qr/begun/, "\\echo begun\nSELECT outbox.forget('globex', 'nobody');\n");
+ok(wait_sql($node, "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted) OR EXISTS (SELECT FROM outbox.forget_progress WHERE tenant = 'globex' AND complete_at IS NOT NULL)"),
+	'a later call waits, or is complete');
+$call{first}->query_safe('COMMIT');
+ok(wait_sql($node, "SELECT count(*) = 2 AND bool_and(complete_at IS NOT NULL) FROM outbox.forget_progress WHERE tenant IN ('late', 'globex')"), 'both are complete');
+my $next = emit($node, 'q', '{}');
+$receiver->control(path => '/hold/queue', behave => '/ok');
+$receiver->wait_delivered(1, id => $next);
+is(scalar(() = $receiver->requests(id => $late)), 0, 'what was forgotten is not sent');
+$_->quit foreach values %call;
 $node->stop;
 done_testing();

@@ -161,6 +161,22 @@ answers('/ok/full', "HTTP/1.1 200 OK\r\nContent-Length: 7", 'thanks!');
 ($event, $d) = delivered('full', 'delivered');
 is($d->{attempts}[0]{response_body}, 'tha', 'bounds the body');
 
+# --- An id that an application has used twice, in two pieces of the log
+
+my $twice = ask('SELECT gen_random_uuid()');
+foreach my $n (1, 2)
+{
+	ask("UPDATE outbox.pieces SET piece = (piece + 1) % 3 WHERE log = 'events'") if $n == 2;
+	replace_worker($node);
+	ask(qq(INSERT INTO outbox.events (id, topic, payload, tenant) VALUES ('$twice', 'some', '{"n": $n}', 'acme')));
+	$receiver->wait_delivered($n, id => $twice);
+	ok(wait_settled($node), 'settled');
+}
+$d = delivery('some', $twice);
+is($d->{event}{payload}{n}, ($d->{request}{body} // '') =~ /"n": 2/ ? 2 : 1, 'the content is that of the event whose delivery is shown');
+like(ask("SELECT outbox.delivery_request('some', '$twice') ->> 'body'"), qr/"n": 2/, 'and an operator sees the same request');
+like($d->{request}{body}, qr/"n": 2/, 'of the newer event');
+
 # --- Why nothing is sent
 
 ask("SELECT outbox.portal_pause_endpoint('acme', 'plain')", 'portal');

@@ -170,7 +170,10 @@ is(join(' ', grep { !m{/pg_wal/} } files_with(@clear)), '', 'resealed and vacuum
 # Rotation: a new key before the old one, reseal, then the old one goes.
 write_keys($second, $first);
 reload();
+my $noted = 'SELECT (SELECT count(*) FROM outbox.endpoint_audit), sum(version), max(updated_at) FROM outbox.endpoints';
+my $former = ask($noted);
 is(ask('SELECT * FROM outbox.reseal_secrets()'), '2|0|0', 'with a new first key: both are sealed anew');
+is(ask($noted), $former, 'which is no change of an endpoint');
 write_keys($second);
 reload();
 is(ask("SELECT outbox.endpoint_secret('sealed') LIKE '%$sealed[1]%'"), 't', 'the former key is not needed any more');

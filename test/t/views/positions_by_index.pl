@@ -132,5 +132,19 @@ $id = emit($node, 'a.three', '{}');
 $receiver->wait_delivered(1, id => $id);
 wait_status($node, $id, 'delivered', 'delivered, and shown as that');
 
+# --- Figures are not counted by reading all that waits
+
+my $many = 50_000;
+ask("INSERT INTO outbox.scheduled (id, deliver_at, xid, epoch, created_at, topic, payload) SELECT gen_random_uuid(), now() + interval '1 day',"
+	  . " pg_current_xact_id(), outbox.current_epoch(), now(), 'a.later', '{}' FROM generate_series(1, $many)");
+ask("INSERT INTO outbox.refused_events (source, event, error) SELECT 's', '{}', 'e' FROM generate_series(1, $many)");
+ask("BEGIN; INSERT INTO outbox.commands (endpoint_id, action, seq) SELECT 0, 'retry', n FROM generate_series(1, $many) n;"
+	  . ' SELECT count(*) FROM outbox.metrics(); SELECT count(*) FROM outbox.metrics(); ROLLBACK');
+ok(wait_sql($node, "SELECT bool_and(n_tup_ins >= $many) FROM pg_stat_user_tables WHERE relname IN ('commands', 'refused_events', 'scheduled')"), 'much waits');
+is(ask("SELECT string_agg(relname || ' ' || seq_tup_read + COALESCE(idx_tup_fetch, 0), ', ') FROM pg_stat_user_tables WHERE relname IN ('commands', 'refused_events', 'scheduled') AND seq_tup_read + COALESCE(idx_tup_fetch, 0) > 1.5 * $many"),
+	'', 'and two calls of metrics() do not read it all');
+is(ask("SELECT string_agg(labels ->> 'what' || value, ' ' ORDER BY 1) FROM outbox.metrics() WHERE name = 'outbox_set_aside'"),
+	'command0 scheduled0 source10001', 'more than 10000 are not counted');
+
 $node->stop;
 done_testing();
