@@ -395,7 +395,8 @@ extern bool		   outbox_http_wants_2(const OutboxTarget *target);
 extern const char *outbox_http_version_problem(const OutboxTarget *target,
 											   const char		 **hint);
 
-/* http_rest.c: see OutboxServices. */
+/* http_rest.c: see OutboxServices.  owes: the endpoint has taken more work than it may. */
+extern bool	   outbox_http_owes(int32_t endpoint);
 extern void	   outbox_http_rest_worked(OutboxRest *r, bool connected);
 extern void	   outbox_http_rest_begins(OutboxRest *r);
 extern void	   outbox_http_rest_leave(OutboxRest *r);
