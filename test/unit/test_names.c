@@ -29,7 +29,7 @@ int				 outbox_worker_max_in_flight = 1024;
 int				 outbox_worker_memory = 1024 * 1024; /* kB */
 uint64			 outbox_http_opened;
 int				 outbox_http_connections;
-size_t			 outbox_http_connections_bytes;
+size_t			 outbox_http_idle_bytes;
 bool			 outbox_http_lookups_ended;
 OutboxHttpConfig outbox_http_config;
 

@@ -183,6 +183,7 @@ launch(OutboxTransfer *t)
 		end_not_sent(t, OUTBOX_LACKS_MEMORY);
 		return;
 	}
+	t->opened[0] = t->opened[1] = -1;
 	code = outbox_http_pool_add(t);
 	if (code != CURLM_OK)
 	{
