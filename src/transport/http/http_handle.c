@@ -152,7 +152,7 @@ keep_answer(OutboxTransfer *t, const char *data, size_t len)
 		size *= 2;
 	if (size > t->answer_size)
 	{
-		char *bigger = realloc(t->answer, size);
+		char *bigger = outbox_headers_realloc(t->answer, t->answer_len, size);
 
 		if (bigger == NULL)
 			return 0;
