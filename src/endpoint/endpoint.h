@@ -271,8 +271,9 @@ typedef struct OutboxEndpointLink
 	uint64				   row_version;	  /* of the settings that it was opened for */
 	uint64				   keys_version;  /* the same */
 	uint64				   files_version; /* of the files that its credentials are in */
-	TimestampTz		look_at; /* when it is examined again, although nothing is sent */
-	uint64			reloads; /* of the settings of the server, before it was opened */
+	TimestampTz		look_at;   /* when it is examined again, although nothing is sent */
+	TimestampTz		opened_at; /* or could not be opened */
+	uint64			reloads;   /* of the settings of the server, before it was opened */
 	OutboxLinkState state;
 	char			reason[128]; /* reason why it is not up, or is held up */
 } OutboxEndpointLink;

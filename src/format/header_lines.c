@@ -47,7 +47,7 @@ headers_reserve(OutboxHeaders *h, size_t len)
 				return false;
 			size *= 2;
 		}
-		buf = realloc(h->buf, size);
+		buf = outbox_headers_realloc(h->buf, h->len, size);
 		if (buf == NULL)
 			return false;
 		h->buf = buf;

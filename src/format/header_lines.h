@@ -3,6 +3,8 @@
 
 #include "base/outbox.h"
 
+#include <stdlib.h>
+
 /* A line "Name: value". */
 typedef struct OutboxHeaderLine
 {
@@ -31,6 +33,23 @@ typedef struct OutboxHeaders
 	OutboxHeaderLine *lines;
 	size_t			  query; /* where the text in buf begins that the URL gets; 0: none */
 } OutboxHeaders;
+
+/*
+ * As realloc(), but the old memory is overwritten, of which 'used' bytes may have a
+ * credential.
+ */
+static inline char *
+outbox_headers_realloc(char *old, size_t used, size_t size)
+{
+	char *buf = malloc(size);
+
+	if (buf == NULL || old == NULL)
+		return buf;
+	memcpy(buf, old, used);
+	explicit_bzero(old, used);
+	free(old);
+	return buf;
+}
 
 /* Removes all lines.  The memory is kept. */
 extern void outbox_headers_reset(OutboxHeaders *h);

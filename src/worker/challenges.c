@@ -18,13 +18,21 @@
 #include "worker/busy.h"
 #include "worker/challenges.h"
 #include "worker/loop.h"
+#include "worker/slots.h"
 #include "worker/watchdog.h"
 
-/* At a time, of all endpoints */
+/* At a time, of all endpoints, which have a part of the descriptors */
 #define ASKED_MAX 256
+#define FILES_SHARE 16
 
-/* µs after which an endpoint is looked at again that has to wait for others */
+/*
+ * µs after which an endpoint is looked at again that has to wait for others.  It is longer
+ * where so many wait that more looks than these would come in a second.  Looks within some
+ * time (µs) are one round of the worker.
+ */
 #define ASK_LATER (100 * 1000)
+#define LOOKS_A_SECOND 1000
+#define LOOKS_TOGETHER (USECS_PER_SEC / 20)
 
 /* The wait before another request is so many times that of a delivery. */
 #define WAIT_FACTOR 10
@@ -268,11 +276,22 @@ ask(OutboxEndpoint *ep, TimestampTz now)
 	outbox_watchdog_leave();
 }
 
-/* True if all places are taken, or that of its tenant. */
+/* True if all places are taken, or that of its tenant, or it owes work. */
 static bool
-must_wait(const OutboxEndpoint *ep)
+must_wait(const OutboxEndpoint *ep, TimestampTz now)
 {
-	return nasked >= ASKED_MAX || (ep->tenant && ep->tenant->asked);
+	return nasked >= Max(Min(ASKED_MAX, outbox_open_files() / FILES_SHARE), 1) ||
+		(ep->tenant && ep->tenant->asked) || outbox_slots_owes(ep->id, now);
+}
+
+/* Each that waits is behind the others. */
+static TimestampTz
+look_again_at(TimestampTz now)
+{
+	static TimestampTz last;
+
+	last = Max(last + USECS_PER_SEC / LOOKS_A_SECOND, now + ASK_LATER);
+	return last + LOOKS_TOGETHER - last % LOOKS_TOGETHER;
 }
 
 static void
@@ -289,8 +308,8 @@ examine(OutboxEndpoint *ep, TimestampTz now)
 		p->again_at = next_time(ep, now);
 	if (now < p->again_at)
 		return;
-	if (must_wait(ep))
-		p->again_at = now + ASK_LATER;
+	if (must_wait(ep, now))
+		p->again_at = look_again_at(now);
 	else
 		ask(ep, now);
 }

@@ -13,17 +13,31 @@
 #include "endpoint/operator.h"
 #include "endpoint/status.h"
 #include "store/endpoint_options.h"
+#include "transport/http/http.h"
+#include "worker/busy.h"
 #include "worker/links.h"
 #include "worker/loop.h"
 #include "worker/watchdog.h"
 
 static bool wanted; /* some endpoint has, or had, a link */
 static int	nlinks; /* that endpoints have */
+static int	ndown;	/* of these, are not up */
+
+/* A token came, or did not. */
+static void
+ask_again(int32_t endpoint_id)
+{
+	OutboxEndpoint *ep = outbox_loop_find(endpoint_id);
+
+	if (ep)
+		outbox_busy_add(ep);
+}
 
 void
 outbox_links_note(const OutboxEndpoint *ep)
 {
 	wanted = wanted || outbox_target_has_link(&ep->config.target);
+	outbox_http_link_changed = ask_again;
 }
 
 static void
@@ -43,36 +57,42 @@ outbox_link_close(OutboxEndpoint *ep)
 		return;
 	close_handle(ep, ep->link);
 	nlinks--;
+	ndown -= ep->link->state != OUTBOX_LINK_UP;
 	pfree(ep->link);
 	ep->link = unconstify(OutboxEndpointLink *, &outbox_no_link);
 }
 
 /*
- * µs between two looks at a link that is up, and at one that is not, on average.  It is
- * longer where there are so many that more looks than these would come in a second.
+ * µs between two looks at a link that is up, at one that is not, and at files of one that
+ * could not be opened, on average.  It is longer where there are so many that more looks
+ * than these would come in a second.
  */
 #define LOOK_EVERY USECS_PER_SEC
 #define LOOK_AGAIN (USECS_PER_SEC / 10)
+#define LOOK_AT_FILES (USECS_PER_SEC / 2)
 #define LOOKS_A_SECOND 4000
+
+/* µs after which a link that could not be opened is opened again: memory may have lacked. */
+#define OPEN_AGAIN (10 * USECS_PER_SEC)
 
 /* Looks within this time (µs) are one round of the worker. */
 #define LOOKS_TOGETHER (USECS_PER_SEC / 20)
 
 static uint64 reloads; /* of the settings of the server */
 
-/*
- * When an endpoint is examined again that has nothing to send, or whose link is down.
- * Without a link and a file that may change, it is when its settings change.
- */
+/* When an endpoint is examined again that has nothing to send, or whose link is down. */
 static TimestampTz
 next_look(const OutboxEndpoint *ep, TimestampTz now)
 {
-	int64 every = Max(ep->link->state == OUTBOX_LINK_UP ? LOOK_EVERY : LOOK_AGAIN,
-					  nlinks * (USECS_PER_SEC / LOOKS_A_SECOND));
-	TimestampTz at = now + every / 2 + murmurhash32((uint32) ep->id) % every;
+	bool		up = ep->link->state == OUTBOX_LINK_UP;
+	int64		every = up				  ? LOOK_EVERY :
+			  ep->link->handle			  ? LOOK_AGAIN :
+			  ep->config.credential_files ? LOOK_AT_FILES :
+											OPEN_AGAIN;
+	TimestampTz at;
 
-	if (ep->link->handle == NULL && ep->config.credential_files == 0)
-		return DT_NOEND;
+	every = Max(every, (up ? nlinks - ndown : ndown) * (USECS_PER_SEC / LOOKS_A_SECOND));
+	at = now + every / 2 + murmurhash32((uint32) ep->id) % every;
 	return at + LOOKS_TOGETHER - at % LOOKS_TOGETHER;
 }
 
@@ -128,19 +148,17 @@ files_have_changed(OutboxEndpoint *ep, TimestampTz now)
 }
 
 /*
- * True if it could not be opened, and the settings of the server have changed since then.
- * They may name files that it needs.
+ * True if it could not be opened, and the settings of the server have changed since then,
+ * which may name files that it needs, or some time has passed.
  */
 static bool
-may_open_now(const OutboxEndpoint *ep)
+may_open_now(const OutboxEndpoint *ep, TimestampTz now)
 {
-	return ep->link->handle == NULL && ep->link->reloads != reloads;
+	return ep->link->handle == NULL &&
+		(ep->link->reloads != reloads || now >= ep->link->opened_at + OPEN_AGAIN);
 }
 
-/*
- * The former link is closed last, so that a connection which both share stays.  A URL
- * that cannot be used is tried again when the settings change.
- */
+/* The former link is closed last, so that a connection or token which both share stays. */
 static void
 open_link(OutboxEndpoint *ep, TimestampTz now)
 {
@@ -157,7 +175,7 @@ open_link(OutboxEndpoint *ep, TimestampTz now)
 	ep->link->row_version = ep->config.row_version;
 	ep->link->keys_version = ep->config.keys_version;
 	ep->link->reloads = reloads;
-	ep->link->look_at = now;
+	ep->link->look_at = ep->link->opened_at = now;
 	ep->link->handle = open_handle(ep, reason, sizeof(reason));
 	close_handle(ep, &old);
 	if (ep->link->handle == NULL)
@@ -171,9 +189,9 @@ examine(OutboxEndpoint *ep, TimestampTz now)
 	char				   reason[sizeof(ep->link->reason)] = "";
 	OutboxLinkState		   before = ep->link->state;
 
-	/* Its credentials may be missing, or still sealed. */
+	/* Its credentials may be missing, or still sealed.  Or nothing is sent for long. */
 	if (!outbox_target_has_link(&ep->config.target) || ep->status.held_for ||
-		outbox_status_is_stuck(ep))
+		ep->status.paused || ep->status.disabled || outbox_status_is_stuck(ep))
 	{
 		if (ep->link->transport)
 			outbox_link_close(ep);
@@ -181,7 +199,7 @@ examine(OutboxEndpoint *ep, TimestampTz now)
 	}
 	if (ep->link->transport != transport ||
 		ep->link->row_version != ep->config.row_version ||
-		ep->link->keys_version != ep->config.keys_version || may_open_now(ep))
+		ep->link->keys_version != ep->config.keys_version || may_open_now(ep, now))
 		open_link(ep, now);
 	else if (files_have_changed(ep, now))
 	{
@@ -205,6 +223,7 @@ examine(OutboxEndpoint *ep, TimestampTz now)
 	 */
 	if (ep->link->state != before)
 		outbox_loop.traffic.refill_all = true;
+	ndown += (ep->link->state != OUTBOX_LINK_UP) - (before != OUTBOX_LINK_UP);
 	if (ep->link->state != before || now >= ep->link->look_at)
 		ep->link->look_at = next_look(ep, now);
 }

@@ -65,6 +65,13 @@ flow_of(OutboxEndpoint *ep)
 	return f;
 }
 
+/* An endpoint that rests has no flow.  Its tenant has one. */
+static OutboxFlow *
+payer_of(OutboxEndpoint *ep)
+{
+	return outbox_endpoint_rests(ep) ? flow_above(ep) : flow_of(ep);
+}
+
 int
 outbox_slots_in_flight(void)
 {
@@ -235,13 +242,15 @@ bool
 outbox_slots_work(int32 endpoint_id, int64 usec, TimestampTz now)
 {
 	OutboxEndpoint *ep = outbox_loop_find(endpoint_id);
+	OutboxFlow	   *f;
 
-	if (ep == NULL || ep->lists->flow.in_flight == 0)
+	if (ep == NULL)
 		return false;
-	outbox_flow_work(&ep->lists->flow, usec, now);
-	if (ep->lists->flow.paid_at <= now)
+	f = payer_of(ep);
+	outbox_flow_work(f, usec, now);
+	if (outbox_endpoint_rests(ep) || f->paid_at <= now)
 		return false;
-	outbox_endpoint_note_lack(ep, LACKS_TIME, ep->lists->flow.paid_at);
+	outbox_endpoint_note_lack(ep, LACKS_TIME, f->paid_at);
 	return true;
 }
 
@@ -251,13 +260,6 @@ outbox_slots_owes(int32 endpoint_id, TimestampTz now)
 	OutboxEndpoint *ep = outbox_loop_find(endpoint_id);
 
 	return ep && ep->lists->flow.paid_at > now;
-}
-
-/* An endpoint that rests has no flow.  Its tenant has one. */
-static OutboxFlow *
-payer_of(OutboxEndpoint *ep)
-{
-	return outbox_endpoint_rests(ep) ? flow_above(ep) : flow_of(ep);
 }
 
 void

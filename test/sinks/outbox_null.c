@@ -13,6 +13,7 @@
  *	  null://h/poison  an event whose body has the word poison is never accepted
  *	  null://h/hold    two of three events wait for their answer while it exists
  *	  null://h/look    the journal has a line for each time that state was called
+ *	  null://h/lack    there is no memory for the link while JOURNAL.down exists
  *	  null://h/stuck   a poll with an event does not return while JOURNAL.stuck exists.  If
  *					   the file says "abort" or "null", a thread crashes as well
  *
@@ -47,11 +48,12 @@ typedef enum Mode
 	MODE_POISON,
 	MODE_HOLD,
 	MODE_LOOK,
+	MODE_LACK,
 	MODE_STUCK
 } Mode;
 
 static const char *const modes[] = {"",		  "fail", "abort", "link", "say",
-									"poison", "hold", "look",  "stuck"};
+									"poison", "hold", "look",  "lack", "stuck"};
 
 struct OutboxLink
 {
@@ -279,6 +281,12 @@ null_open(const OutboxTarget *target, char *reason, size_t size)
 	for (size_t i = 0; i < lengthof(modes); i++)
 		if (strcmp(link->name, modes[i]) == 0)
 			link->mode = (Mode) i;
+	if (link->mode == MODE_LACK && access(down_file, F_OK) == 0)
+	{
+		strlcpy(reason, "out of memory", size);
+		free(link);
+		return NULL;
+	}
 	if (journal && target->nconfig + target->ncredentials > 0)
 	{
 		fprintf(journal, "%s\topen", link->name);
@@ -348,6 +356,7 @@ null_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 	{
 		case MODE_ACCEPT:
 		case MODE_LOOK:
+		case MODE_LACK:
 			break;
 		case MODE_FAIL:
 			if (m->attempt == 1)

@@ -15,6 +15,7 @@
 #include <malloc.h>
 #include <netdb.h>
 #include <poll.h>
+#include <unistd.h>
 
 #define HANDLES 8
 #define NAMES 1024		   /* so many are kept before unused ones are freed */
@@ -22,6 +23,7 @@
 #define AT_ONCE 100000
 #define AT_ONCE_BYTES (8 * 1024 * 1024)
 #define NAME_BYTES 512
+#define SILENT 400
 #define GROWTH (NAMES * 32) /* bytes; one address alone takes three times as much */
 
 int				 outbox_worker_max_connections = 16384;
@@ -29,7 +31,7 @@ int				 outbox_worker_max_in_flight = 1024;
 int				 outbox_worker_memory = 1024 * 1024; /* kB */
 uint64			 outbox_http_opened;
 int				 outbox_http_connections;
-size_t			 outbox_http_connections_bytes;
+size_t			 outbox_http_idle_bytes;
 bool			 outbox_http_lookups_ended;
 OutboxHttpConfig outbox_http_config;
 
@@ -76,6 +78,8 @@ getaddrinfo(const char *host, const char *service, const struct addrinfo *hints,
 	unsigned			part[4];
 
 	(void) service, (void) hints;
+	while (strncmp(host, "silent", 6) == 0)
+		pause();
 	if (sscanf(host, "%u-%u-%u-%u", &part[0], &part[1], &part[2], &part[3]) != 4)
 		abort();
 	address->sin_family = AF_INET;
@@ -278,6 +282,48 @@ check_size(void)
 	ok(bytes < NAMES * NAME_BYTES, "a name", "takes so many bytes", text);
 }
 
+static int gave_up;
+
+static void
+give_up(OutboxTransfer *t, OutboxLookupState why)
+{
+	(void) t, (void) why;
+	gave_up++;
+}
+
+/* Names whose server says nothing, each a ms after the one before. */
+static void
+check_silent(void)
+{
+	static OutboxTransfer waiting[SILENT];
+	int					  steps = 0;
+	char				  text[32];
+
+	for (int i = 0; i < SILENT; i++)
+	{
+		OutboxTransfer *t = &waiting[i];
+
+		t->connect_timeout = t->timeout = 1000;
+		snprintf(t->lookup_host, sizeof(t->lookup_host), "silent%d.example", i);
+		t->lookup_port = 80;
+		t->plain = true;
+		t->resolve_since = -1;
+		now++;
+		outbox_http_begin(t, now);
+		if (outbox_http_look_up(t, now) != OUTBOX_LOOKUP_WAITS)
+			abort();
+	}
+	while (gave_up < SILENT)
+	{
+		now = Max(now, outbox_http_lookups_deadline());
+		outbox_http_lookups_step(now, go_on, give_up);
+		steps++;
+	}
+	snprintf(text, sizeof(text), "%d", steps);
+	ok(steps < SILENT / 20, "names that are not found in time",
+	   "are looked through so often", text);
+}
+
 int
 main(void)
 {
@@ -319,6 +365,7 @@ main(void)
 
 	check_size();
 	check_at_once();
+	check_silent();
 	for (int i = 0; i < HANDLES; i++)
 		curl_easy_cleanup(requests[i].easy);
 	outbox_http_pools_shutdown();

@@ -21,7 +21,7 @@ int	   outbox_worker_max_in_flight = 1024;
 uint64 outbox_http_opened;
 int	   outbox_http_connections;
 int	   outbox_worker_memory = 1024 * 1024; /* kB */
-size_t outbox_http_connections_bytes;
+size_t outbox_http_idle_bytes;
 
 int
 outbox_open_files(void)

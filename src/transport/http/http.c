@@ -91,10 +91,28 @@ http_headers(OutboxTransfer *t)
 	return &t->headers;
 }
 
+/* They may have a credential, and the answer a token. */
+static void
+wipe(OutboxTransfer *t)
+{
+	if (t->headers.buf)
+		explicit_bzero(t->headers.buf, t->headers.len);
+	if (t->answer)
+		explicit_bzero(t->answer, Min(t->answer_len, t->answer_size));
+	t->answer_len = 0;
+}
+
 static void
 http_release(OutboxTransfer *t)
 {
 	outbox_http_auth_end(t);
+	wipe(t);
+	if (t->answer_size > ANSWER_KEPT)
+	{
+		free(t->answer);
+		t->answer = NULL;
+		t->answer_size = 0;
+	}
 	/* libcurl keeps the head of the answer until the handle's next request. */
 	if (t->head.bytes > ANSWER_KEPT)
 		outbox_http_free_handle(t);
@@ -183,6 +201,7 @@ launch(OutboxTransfer *t)
 		end_not_sent(t, OUTBOX_LACKS_MEMORY);
 		return;
 	}
+	t->opened[0] = t->opened[1] = -1;
 	code = outbox_http_pool_add(t);
 	if (code != CURLM_OK)
 	{
@@ -325,12 +344,6 @@ finish(OutboxTransfer *t, CURLcode code)
 		outbox_http_failed(t);
 	outbox_http_leave_target(t);
 	t->done(t->delivery, o);
-	if (t->answer_size > ANSWER_KEPT)
-	{
-		free(t->answer);
-		t->answer = NULL;
-		t->answer_size = 0;
-	}
 	http_release(t);
 }
 

@@ -60,6 +60,9 @@ extern char *outbox_http_shown(const OutboxTarget *target, struct OutboxHeaders 
 extern void outbox_http_ask(OutboxTransfer *t, const char *origin, OutboxDone answered);
 extern bool outbox_http_allows(const OutboxTransfer *t, double *rate);
 
+/* Called in poll when the link of an endpoint has got a token, or failed to.  NULL: nothing. */
+extern void (*outbox_http_link_changed)(int32_t endpoint);
+
 /* Stores in 'services' the functions by which a sink bounds a peer's work for libcurl. */
 extern void outbox_http_peer_services(OutboxServices *services);
 extern void outbox_http_rest_services(OutboxServices *services,

@@ -9,6 +9,7 @@
  */
 #include "base/compat.h"
 #include "base/encoding.h"
+#include "base/settings.h"
 #include "format/batch_answer.h"
 #include "transport/http/http_internal.h"
 
@@ -21,16 +22,21 @@
 #define LIFETIME 300
 #define LIFETIME_MAX (30 * 24 * 3600)
 
-/* ms between attempts to get a token: doubled each time */
+/* ms between attempts to get a token: doubled each time, and between two that got one */
 #define AGAIN_FIRST 1000
 #define AGAIN_MAX 60000
+#define TOKENS_APART 10000
 
 /*
- * Requests for a token in flight, of all endpoints.  A server that has just failed may have
- * only half of the places, so servers that hang leave some to others.
+ * Requests for a token in flight, of all endpoints, which have a part of the descriptors.  A
+ * server that has just failed may have only half of the places, so servers that hang leave
+ * some to others.
  */
 #define FETCHES_MAX 512
+#define FILES_SHARE 16
 static int fetches;
+
+void (*outbox_http_link_changed)(int32_t endpoint);
 
 /*
  * ms: a token that no request has used with success, and that is younger, is not replaced
@@ -38,12 +44,27 @@ static int fetches;
  */
 #define NEW_FOR (60 * 1000)
 
+/* The token of a link, and when another one is to be asked for.  Times are in ms. */
+typedef struct Token
+{
+	char  *authorization; /* the value of the header; NULL: none yet */
+	uint64 number;
+	bool   good;	/* a request had it and was not refused */
+	uint64 excused; /* the token whose refusals do not count, since the last success (0:
+					 * none yet) */
+	int64  got_at;
+	int64  renew_at;
+	int64  expires_at;
+	int64  again_at;
+	int64  again_wait;
+	char   reason[128];
+} Token;
+
 struct OutboxLink
 {
-	bool  closed;
-	int	  in_flight;
-	char *authorization; /* the value of the header; NULL: none yet */
-
+	bool			   closed;
+	int				   in_flight;
+	Token			   token; /* also of basic and bearer, where it has only a value */
 	OutboxHttpIdentity identity;
 
 	/* OAuth */
@@ -51,16 +72,10 @@ struct OutboxLink
 	OutboxTarget target; /* of requests for a token */
 	char		*form;
 	char *client; /* the header with the client's secret; NULL: it is in the form */
-	OutboxTransfer *fetch;	/* in flight */
-	uint64			token;	/* number of the token */
-	bool			good;	/* a request had it and was not refused */
-	int64			got_at; /* ms */
-	int64			renew_at;
-	int64			expires_at;
-	int64			again_at;
-	int64			again_wait;
-	char			reason[128];
+	OutboxTransfer *fetch; /* in flight */
 };
+
+static OutboxLink *newest; /* that was opened last; NULL: it is closed */
 
 static void
 wipe_text(char **text)
@@ -88,7 +103,7 @@ wipe_blob(struct curl_blob *blob)
 static void
 free_link(OutboxLink *link)
 {
-	wipe_text(&link->authorization);
+	wipe_text(&link->token.authorization);
 	wipe_text(&link->form);
 	wipe_text(&link->client);
 	wipe_blob(&link->identity.certificate);
@@ -203,7 +218,7 @@ open_oauth(OutboxLink *link, const OutboxTarget *target)
 		!append_form(link->form, &len, "client_id", post ? id : NULL) ||
 		!append_form(link->form, &len, "client_secret", post ? secret : NULL))
 		return "the request for a token is too long";
-	snprintf(link->reason, sizeof(link->reason), "waiting for a token");
+	snprintf(link->token.reason, sizeof(link->token.reason), "waiting for a token");
 	return NULL;
 }
 
@@ -256,13 +271,14 @@ open_parts(OutboxLink *link, const OutboxTarget *target)
 
 		if (!is_header_value(token))
 			return "the token has a control character";
-		link->authorization = malloc(size);
-		if (link->authorization)
-			snprintf(link->authorization, size, "Bearer %s", token);
+		link->token.authorization = malloc(size);
+		if (link->token.authorization)
+			snprintf(link->token.authorization, size, "Bearer %s", token);
 	}
 	else if (user)
-		link->authorization = basic_value(user, credential(target, "password"));
-	return (token || user) && link->authorization == NULL ? OUTBOX_LACKS_MEMORY : NULL;
+		link->token.authorization = basic_value(user, credential(target, "password"));
+	return (token || user) && link->token.authorization == NULL ? OUTBOX_LACKS_MEMORY :
+																  NULL;
 }
 
 OutboxLink *
@@ -279,6 +295,8 @@ outbox_http_open(const OutboxTarget *target, char *reason, size_t size)
 		problem = open_parts(link, target);
 		if (problem)
 			free_link(link);
+		else
+			newest = link;
 	}
 	else if (problem == NULL)
 		problem = OUTBOX_LACKS_MEMORY;
@@ -291,36 +309,54 @@ outbox_http_open(const OutboxTarget *target, char *reason, size_t size)
 static bool
 has_token(const OutboxLink *link, int64 now)
 {
-	return link->authorization != NULL && (!link->oauth || now < link->expires_at);
+	return link->token.authorization != NULL &&
+		(!link->oauth || now < link->token.expires_at);
+}
+
+static void
+fetch_again(OutboxLink *link, int64 wait, const char *words)
+{
+	link->token.again_at = outbox_http_now() + wait;
+	snprintf(link->token.reason, sizeof(link->token.reason), "no token: %s", words);
 }
 
 static void
 fetch_failed(OutboxLink *link, const char *words)
 {
-	link->again_wait = Min(Max(2 * link->again_wait, AGAIN_FIRST), AGAIN_MAX);
-	link->again_at = outbox_http_now() + link->again_wait;
-	snprintf(link->reason, sizeof(link->reason), "no token: %s", words);
+	Token *t = &link->token;
+
+	t->again_wait = Min(Max(2 * t->again_wait, AGAIN_FIRST), AGAIN_MAX);
+	fetch_again(link, t->again_wait, words);
+}
+
+/* A lack of our own says nothing about the token server. */
+static void
+fetch_not_sent(OutboxLink *link, const char *words)
+{
+	fetch_again(link, AGAIN_FIRST, words);
 }
 
 /* The answer of a token server has an access_token, and perhaps expires_in, in seconds. */
 static void
 take_token(OutboxLink *link, const OutboxOutcome *o)
 {
+	Token *t = &link->token;
 	char   seconds[32];
 	char  *value = malloc(TOKEN_MAX + sizeof("Bearer "));
-	char  *token = value ? value + 7 : NULL;
+	char  *text = value ? value + 7 : NULL;
 	double lifetime = LIFETIME;
 
 	if (value == NULL)
 	{
-		fetch_failed(link, OUTBOX_LACKS_MEMORY);
+		fetch_not_sent(link, OUTBOX_LACKS_MEMORY);
 		return;
 	}
 	memcpy(value, "Bearer ", 7);
-	if (!outbox_answer_member(o->answer, o->answer_len, "access_token", token,
+	if (!outbox_answer_member(o->answer, o->answer_len, "access_token", text,
 							  TOKEN_MAX) ||
-		token[0] == '\0' || !is_header_value(token))
+		text[0] == '\0' || !is_header_value(text))
 	{
+		explicit_bzero(text, TOKEN_MAX);
 		free(value);
 		fetch_failed(link, "the answer of the token server has none");
 		return;
@@ -328,14 +364,17 @@ take_token(OutboxLink *link, const OutboxOutcome *o)
 	if (outbox_answer_member(o->answer, o->answer_len, "expires_in", seconds,
 							 sizeof(seconds)))
 		lifetime = Min(Max(strtod(seconds, NULL), 1), LIFETIME_MAX);
-	wipe_text(&link->authorization);
-	link->authorization = value;
-	link->token++;
-	link->good = false;
-	link->got_at = outbox_http_now();
-	link->expires_at = link->got_at + (int64) (lifetime * 1000);
-	link->renew_at = link->expires_at - (int64) (Min(lifetime / 5, 60) * 1000);
-	link->again_at = link->again_wait = 0;
+	wipe_text(&t->authorization);
+	t->authorization = value;
+	t->number++;
+	t->good = false;
+	t->got_at = outbox_http_now();
+	t->expires_at = t->got_at + (int64) (lifetime * 1000);
+	t->renew_at = t->expires_at - (int64) (Min(lifetime / 5, 60) * 1000);
+	t->again_at = t->got_at + TOKENS_APART;
+	t->again_wait = 0;
+	snprintf(t->reason, sizeof(t->reason),
+			 "the token has expired: waiting for another one");
 }
 
 static void
@@ -345,12 +384,14 @@ fetch_ended(void *arg, const OutboxOutcome *o)
 
 	link->fetch = NULL;
 	fetches--;
+	if (outbox_http_link_changed)
+		outbox_http_link_changed(link->target.endpoint);
 	if (o->result == OUTBOX_RESULT_DELIVERED)
 		take_token(link, o);
 	else if (o->result == OUTBOX_RESULT_UNKNOWN)
 		fetch_failed(link, "the answer of the token server is too long, or was cut off");
-	else if (o->result == OUTBOX_RESULT_UNAVAILABLE && o->lacks)
-		fetch_failed(link, o->lacks);
+	else if (o->result == OUTBOX_RESULT_UNAVAILABLE)
+		fetch_not_sent(link, o->lacks ? o->lacks : o->error);
 	else if (o->status > 0)
 	{
 		char words[64];
@@ -371,7 +412,7 @@ begin_fetch(OutboxLink *link)
 
 	if (t == NULL)
 	{
-		fetch_failed(link, OUTBOX_LACKS_MEMORY);
+		fetch_not_sent(link, OUTBOX_LACKS_MEMORY);
 		return;
 	}
 	if (!outbox_headers_add(h, "Content-Type", "application/x-www-form-urlencoded",
@@ -384,7 +425,7 @@ begin_fetch(OutboxLink *link)
 		 !outbox_headers_add(h, "Authorization", link->client, strlen(link->client))))
 	{
 		link->target.transport->release(t);
-		fetch_failed(link, OUTBOX_LACKS_MEMORY);
+		fetch_not_sent(link, OUTBOX_LACKS_MEMORY);
 		return;
 	}
 	link->fetch = t;
@@ -392,6 +433,24 @@ begin_fetch(OutboxLink *link)
 	t->done = fetch_ended;
 	t->identity = &link->identity;
 	link->target.transport->start(t, &link->target, NULL, &message, link);
+}
+
+static bool
+has_place(const OutboxLink *link)
+{
+	int most = Max(Min(FETCHES_MAX, outbox_open_files() / FILES_SHARE), 2);
+
+	return fetches < (link->token.again_wait > 0 ? most / 2 : most);
+}
+
+static bool
+wants_token(const OutboxLink *link, int64 now)
+{
+	const Token *t = &link->token;
+
+	return link->fetch == NULL && now >= t->again_at &&
+		(!has_token(link, now) || now >= t->renew_at) && has_place(link) &&
+		!outbox_http_owes(link->target.endpoint);
 }
 
 OutboxLinkState
@@ -403,14 +462,46 @@ outbox_http_link_state(OutboxLink *link, char *reason, size_t size)
 	if (!link->oauth)
 		return OUTBOX_LINK_UP;
 	now = outbox_http_now();
-	if (link->fetch == NULL && now >= link->again_at &&
-		fetches < (link->again_wait > 0 ? FETCHES_MAX / 2 : FETCHES_MAX) &&
-		(!has_token(link, now) || now >= link->renew_at))
+	if (wants_token(link, now))
 		begin_fetch(link);
 	if (has_token(link, now))
 		return OUTBOX_LINK_UP;
-	snprintf(reason, size, "%s", link->reason);
+	snprintf(reason, size, "%s", link->token.reason);
 	return OUTBOX_LINK_DOWN;
+}
+
+static bool
+same_text(const char *a, const char *b)
+{
+	return a && b ? strcmp(a, b) == 0 : a == b;
+}
+
+/* Certificates or keys, without the number of the link. */
+static bool
+same_pem(const struct curl_blob *a, const struct curl_blob *b)
+{
+	size_t		len[2] = {a->len, b->len};
+	const char *data[2] = {a->data, b->data};
+
+	for (int i = 0; i < 2; i++)
+		while (len[i] > 0 && data[i][len[i] - 1] != '-')
+			len[i]--;
+	return len[0] == len[1] && (len[0] == 0 || memcmp(data[0], data[1], len[0]) == 0);
+}
+
+/*
+ * True if a token of one is one of the other: the endpoint was changed in something else
+ * meanwhile.
+ */
+static bool
+has_same_token(const OutboxLink *a, const OutboxLink *b)
+{
+	return a->oauth && b->oauth && a->target.endpoint == b->target.endpoint &&
+		same_text(a->target.url, b->target.url) && same_text(a->form, b->form) &&
+		same_text(a->client, b->client) &&
+		same_pem(&a->identity.certificate, &b->identity.certificate) &&
+		same_pem(&a->identity.key, &b->identity.key) &&
+		same_pem(&a->identity.authority, &b->identity.authority);
 }
 
 void
@@ -423,6 +514,13 @@ outbox_http_close(OutboxLink *link)
 	}
 	link->fetch = NULL;
 	link->closed = true;
+	if (newest == link)
+		newest = NULL;
+	else if (newest && has_same_token(link, newest))
+	{
+		newest->token = link->token;
+		link->token.authorization = NULL;
+	}
 	if (link->in_flight == 0)
 		free_link(link);
 }
@@ -436,7 +534,7 @@ outbox_http_auth_begin(OutboxTransfer *t, OutboxLink *link)
 		return true;
 	t->link = link;
 	t->identity = &link->identity;
-	t->token = link->token;
+	t->token = link->token.number;
 	link->in_flight++;
 	return !link->oauth || has_token(link, outbox_http_now());
 }
@@ -446,40 +544,46 @@ outbox_http_auth_header(OutboxTransfer *t)
 {
 	const OutboxLink *link = t->link;
 
-	return link == NULL || link->authorization == NULL ||
-		outbox_headers_add(&t->headers, "Authorization", link->authorization,
-						   strlen(link->authorization));
+	return link == NULL || link->token.authorization == NULL ||
+		outbox_headers_add(&t->headers, "Authorization", link->token.authorization,
+						   strlen(link->token.authorization));
 }
 
 /*
  * A 401 for a token that was good, or is not new, says only that it ended early.  It is
  * then replaced, and the event is sent once more.  So it is if another one took its place
- * meanwhile.
+ * meanwhile, or another link.  If the next token is refused, too, that counts.
  */
 void
-outbox_http_auth_answered(OutboxTransfer *t)
+outbox_http_auth_answered(OutboxTransfer *transfer)
 {
-	OutboxLink *link = t->link;
+	OutboxLink *link = transfer->link;
+	Token	   *t;
 	int64		now;
 
-	if (link == NULL || !link->oauth || link->closed)
+	if (link == NULL || !link->oauth)
 		return;
-	if (t->outcome.status != 401)
+	t = &link->token;
+	if (transfer->outcome.status != 401)
 	{
-		link->good = link->good || t->token == link->token;
+		t->good = t->good || transfer->token == t->number;
+		t->excused = 0;
 		return;
 	}
 	now = outbox_http_now();
-	if (t->token == link->token)
+	if (transfer->token == t->number && !link->closed)
 	{
-		if (now - link->got_at < (link->good ? AGAIN_FIRST : NEW_FOR))
+		if (now - t->got_at < (t->good ? TOKENS_APART : NEW_FOR))
 			return;
-		link->expires_at = 0;
-		snprintf(link->reason, sizeof(link->reason),
+		t->expires_at = 0;
+		snprintf(t->reason, sizeof(t->reason),
 				 "the receiver has refused the token: waiting for another one");
 	}
-	t->outcome.result = OUTBOX_RESULT_UNAVAILABLE;
-	t->outcome.lacks = NULL;
+	if (t->excused != 0 && t->excused != transfer->token)
+		return;
+	t->excused = transfer->token;
+	transfer->outcome.result = OUTBOX_RESULT_UNAVAILABLE;
+	transfer->outcome.lacks = NULL;
 }
 
 void

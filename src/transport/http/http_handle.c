@@ -67,7 +67,8 @@ open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *address)
 		return CURL_SOCKET_BAD;
 	}
 	(void) setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &(int){OUTBOX_ANSWER_MAX}, sizeof(int));
-	outbox_http_watch(fd,
+	t->opened[address->family == AF_INET6] = fd;
+	outbox_http_watch(t, fd,
 					  t->plain									  ? OUTBOX_HTTP_PLAIN :
 						  t->set_version == CURL_HTTP_VERSION_1_1 ? OUTBOX_HTTP_TLS :
 																	OUTBOX_HTTP_TLS_2);
@@ -151,7 +152,7 @@ keep_answer(OutboxTransfer *t, const char *data, size_t len)
 		size *= 2;
 	if (size > t->answer_size)
 	{
-		char *bigger = realloc(t->answer, size);
+		char *bigger = outbox_headers_realloc(t->answer, t->answer_len, size);
 
 		if (bigger == NULL)
 			return 0;
@@ -193,8 +194,8 @@ before_handshake(CURL *easy, void *ssl_ctx, void *arg)
 {
 	OutboxTransfer *t = arg;
 
-	return outbox_http_bound_tls(ssl_ctx, t->set_version == CURL_HTTP_VERSION_2TLS,
-								 &t->exceeded) ?
+	return outbox_http_bound_tls(ssl_ctx, outbox_http_socket_of(t),
+								 t->set_version == CURL_HTTP_VERSION_2TLS, &t->exceeded) ?
 		CURLE_OK :
 		CURLE_OUT_OF_MEMORY;
 }

@@ -204,6 +204,7 @@ struct OutboxTransfer
 	bool					  connected;
 	int						  sent;		   /* so often */
 	bool					  over_v6;	   /* it opened a socket for IPv6 */
+	int						  opened[2];   /* last, for IPv4 and IPv6 */
 	size_t					  answer_most; /* bytes that are kept of a good one's body */
 	bool					  whole_answer;
 	bool					  kept_answer;
@@ -395,7 +396,8 @@ extern bool		   outbox_http_wants_2(const OutboxTarget *target);
 extern const char *outbox_http_version_problem(const OutboxTarget *target,
 											   const char		 **hint);
 
-/* http_rest.c: see OutboxServices. */
+/* http_rest.c: see OutboxServices.  owes: the endpoint has taken more work than it may. */
+extern bool	   outbox_http_owes(int32_t endpoint);
 extern void	   outbox_http_rest_worked(OutboxRest *r, bool connected);
 extern void	   outbox_http_rest_begins(OutboxRest *r);
 extern void	   outbox_http_rest_leave(OutboxRest *r);
@@ -434,7 +436,8 @@ extern void			   outbox_http_pools_check_room(void);
 extern bool			   outbox_http_pools_are_scarce(int running);
 
 /*
- * http_socket.c.  watch: a socket was opened.  'events' passes epoll's
+ * http_socket.c.  watch: a socket was opened.  socket_holds: it takes so many more bytes of
+ * memory until it is closed.  socket_of: that was opened for the transfer; -1: none.  'events' passes epoll's
  * events to 'act', without waiting, with the number of the pool.  It returns true if
  * there may be more of them.
  */
@@ -446,8 +449,8 @@ typedef enum OutboxHttpSocket
 } OutboxHttpSocket;
 
 /* http_peer.c, see OutboxServices in transport.h.  can_bound_tls: libcurl uses OpenSSL. */
-extern bool		   outbox_http_can_bound_tls(void);
-extern bool		   outbox_http_bound_tls(void *ssl_ctx, bool two, const char **why);
+extern bool outbox_http_can_bound_tls(void);
+extern bool outbox_http_bound_tls(void *ssl_ctx, int fd, bool two, const char **why);
 extern const char *outbox_http_peer_event(int fd);
 extern const char *outbox_http_peer_ended(void);
 extern void		   outbox_http_peer_rests(int fd);
@@ -472,7 +475,9 @@ extern int	outbox_http_fd(void);
 extern bool outbox_http_sockets_init(void);
 extern bool outbox_http_watch_pool(OutboxHttpPool *pool);
 extern void outbox_http_sockets_shutdown(void);
-extern void outbox_http_watch(int fd, OutboxHttpSocket kind);
+extern void outbox_http_watch(OutboxTransfer *t, int fd, OutboxHttpSocket kind);
+extern void outbox_http_socket_holds(int fd, size_t more);
+extern int	outbox_http_socket_of(OutboxTransfer *t);
 extern int	outbox_http_close_socket(void *arg, curl_socket_t fd);
 extern bool outbox_http_events(void (*act)(int pool, int fd, int mask,
 										   OutboxTransfer *user),
@@ -480,12 +485,13 @@ extern bool outbox_http_events(void (*act)(int pool, int fd, int mask,
 
 /*
  * Connections that are open, how many were ever opened, and the worker's memory that
- * the open ones take, in bytes.  lacked_files: there was no other descriptor when one was
+ * the open ones take, and of these those that no request uses, in bytes.  lacked_files: there was no other descriptor when one was
  * closed, not long ago.  What failed then may have found none, even if there are some again.
  */
 extern int	  outbox_http_connections;
 extern uint64 outbox_http_opened;
 extern size_t outbox_http_connections_bytes;
+extern size_t outbox_http_idle_bytes;
 extern bool	  outbox_http_lacked_files(void);
 
 /*

@@ -42,6 +42,7 @@
  */
 #define LOOKUPS_MAX 512
 #define FILES_SHARE 8
+#define DEADLINES_APART 100 /* ms */
 /* Of a thread; the system's resolver modules run on it. */
 #define STACK_BYTES (1024 * 1024)
 #define NAME_BUCKETS 4096
@@ -218,6 +219,8 @@ outbox_http_begin(OutboxTransfer *t, int64 now)
 {
 	t->begun_at = now;
 	t->lookup_deadline = now + Min(t->connect_timeout, t->timeout);
+	/* All that wait are looked through at each deadline, so many have the same. */
+	t->lookup_deadline += DEADLINES_APART - t->lookup_deadline % DEADLINES_APART;
 }
 
 /* The time of requests that have waited for their turn begins now. */

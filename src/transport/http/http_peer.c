@@ -53,9 +53,6 @@
 #define CERTIFICATES_USUAL (4 * 1024)
 #define CERTIFICATES_COST 40
 
-/* Of connections that are open, with the certificates of their peers. */
-size_t outbox_http_connections_bytes;
-
 static const char too_much[] = "the receiver sent too much that is no part of an answer";
 const char outbox_http_large_key[] = "the key of a certificate costs too much to verify";
 static const char unwanted_protocol[] =
@@ -70,8 +67,11 @@ typedef struct TlsPeer
 	unsigned	 call;
 	size_t		 bytes; /* in that call */
 	int			 messages;
+	int			 fd;   /* -1: of another transport */
 	size_t		 held; /* bytes of its certificates that are counted */
 } TlsPeer;
+
+static size_t others_bytes; /* of certificates, for other transports */
 
 /* The counters of a socket, since its last request has ended. */
 typedef struct SocketPeer
@@ -300,7 +300,7 @@ outbox_http_key_is_cheap(EVP_PKEY *key)
 	}
 }
 
-/* 'len': bytes of the peer's certificates.  0: they are freed. */
+/* 'len': bytes of the peer's certificates, until the socket is closed. */
 static void
 count_certificates(TlsPeer *peer, size_t len)
 {
@@ -308,8 +308,10 @@ count_certificates(TlsPeer *peer, size_t len)
 		(len - CERTIFICATES_USUAL) * CERTIFICATES_COST :
 		0;
 
-	outbox_memory_account(&outbox_http_connections_bytes,
-						  outbox_http_connections_bytes + held - peer->held);
+	if (peer->fd < 0)
+		outbox_memory_account(&others_bytes, others_bytes + held - peer->held);
+	else
+		outbox_http_socket_holds(peer->fd, held - peer->held);
 	peer->held = held;
 }
 
@@ -359,7 +361,7 @@ static void
 free_peer(void *parent, void *peer, CRYPTO_EX_DATA *all, int index, long argl, void *argp)
 {
 	(void) parent, (void) all, (void) index, (void) argl, (void) argp;
-	if (peer)
+	if (peer && ((TlsPeer *) peer)->fd < 0)
 		count_certificates(peer, 0);
 	free(peer);
 }
@@ -378,7 +380,7 @@ outbox_http_can_bound_tls(void)
 }
 
 bool
-outbox_http_bound_tls(void *ssl_ctx, bool two, const char **why)
+outbox_http_bound_tls(void *ssl_ctx, int fd, bool two, const char **why)
 {
 	static int index = -1;
 	SSL_CTX	  *ctx = ssl_ctx;
@@ -392,6 +394,7 @@ outbox_http_bound_tls(void *ssl_ctx, bool two, const char **why)
 		return false;
 	}
 	peer->why = why;
+	peer->fd = fd;
 	peer->two = two;
 	peer->call = call;
 	SSL_CTX_set_msg_callback(ctx, on_message);
@@ -407,10 +410,16 @@ outbox_http_bound_tls(void *ssl_ctx, bool two, const char **why)
 	return true;
 }
 
+static bool
+bound_tls(void *ssl_ctx, bool two, const char **why)
+{
+	return outbox_http_bound_tls(ssl_ctx, -1, two, why);
+}
+
 void
 outbox_http_peer_services(OutboxServices *services)
 {
-	services->bound_tls = outbox_http_can_bound_tls() ? outbox_http_bound_tls : NULL;
+	services->bound_tls = outbox_http_can_bound_tls() ? bound_tls : NULL;
 	services->peer_event = outbox_http_peer_event;
 	services->peer_ended = outbox_http_peer_ended;
 	services->peer_rests = outbox_http_peer_rests;

@@ -21,7 +21,7 @@
 #define POOLS_MAX 64			 /* bits of 'touched' and 'added' */
 #define CONNECTIONS_PER_POOL 128 /* that one handle serves well */
 #define TOGETHER 8				 /* requests that are begun together */
-#define CONNECTIONS_SHARE 4		 /* of the worker's memory, 1/4 is for connections */
+#define CONNECTIONS_SHARE 4		 /* of the worker's memory, 1/4 is for idle connections */
 #define IDLE_SHARE 8 /* with fewer idle ones, none is closed for another host */
 
 /* Descriptors that tables, lookups and other transports may need. */
@@ -267,7 +267,7 @@ outbox_http_pools_are_scarce(int running)
 	size_t most = outbox_memory_limit() / CONNECTIONS_SHARE;
 	int	   idle = outbox_http_connections - running;
 
-	return outbox_http_connections_bytes > most / 4 * 3 ||
+	return outbox_http_idle_bytes > most / 4 * 3 ||
 		(idle > outbox_http_connections / IDLE_SHARE &&
 		 (outbox_http_connections > (int64) limit * 3 / 4 ||
 		  outbox_http_connections > (int64) limit - OUTBOX_WIDTH_FIRST));
@@ -275,13 +275,14 @@ outbox_http_pools_are_scarce(int running)
 
 /*
  * While there is room, a handle may keep all connections.  Without it, each handle closes
- * its oldest one when a request ends, until there is room again.  It begins a little before
- * the limit, because the requests under way open others.
+ * its oldest idle one when a request ends, until there is room again.  It begins a little
+ * before the limit, because the requests under way open others.  Only idle ones count as
+ * memory: to close them gives nothing back of what the requests under way take.
  */
 void
 outbox_http_pools_check_room(void)
 {
-	size_t used = outbox_http_connections_bytes;
+	size_t used = outbox_http_idle_bytes;
 	size_t most = outbox_memory_limit() / CONNECTIONS_SHARE;
 	bool   over = outbox_http_connections > limit - limit / 16 || used > most - most / 16;
 	bool   under = outbox_http_connections < limit - limit / 8 && used < most - most / 8;

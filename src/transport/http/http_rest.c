@@ -28,6 +28,12 @@ none_rests(void)
 	return resting.next == &resting;
 }
 
+bool
+outbox_http_owes(int32_t endpoint)
+{
+	return endpoint_owes(endpoint);
+}
+
 static void
 push(OutboxRest *r)
 {

@@ -24,7 +24,10 @@ typedef struct Watch
 	unsigned char	pool;	/* whose socket it is: an event may be of an older one */
 	unsigned char	wanted; /* EPOLLIN | EPOLLOUT */
 	unsigned char	registered;
-	OutboxTransfer *user; /* that wants it; NULL: none, or HTTP/2, which has several */
+	bool			idle;	/* no request uses it */
+	size_t			bytes;	/* of the worker's memory */
+	OutboxTransfer *opener; /* for which it was opened, only to be compared */
+	OutboxTransfer *user;	/* that wants it; NULL: none, or HTTP/2, which has several */
 	int32			endpoint; /* whose request has used it last */
 } Watch;
 
@@ -41,6 +44,8 @@ static const size_t bytes_of[] = {
 
 int	   outbox_http_connections;
 uint64 outbox_http_opened;
+size_t outbox_http_connections_bytes;
+size_t outbox_http_idle_bytes;
 
 /* ms for which a lack of descriptors may be the cause of what failed. */
 #define LACK_COUNTS 2000
@@ -53,12 +58,63 @@ static int	  nwatches;
 static int lookups_fd = -1;
 bool	   outbox_http_lookups_ended;
 
+static Watch *
+watch_of(int fd)
+{
+	return fd >= 0 && fd < nwatches && watches[fd].ours ? &watches[fd] : NULL;
+}
+
+static void
+set_bytes(Watch *w, size_t bytes)
+{
+	outbox_memory_account(&outbox_http_connections_bytes,
+						  outbox_http_connections_bytes + bytes - w->bytes);
+	if (w->idle)
+		outbox_http_idle_bytes += bytes - w->bytes;
+	w->bytes = bytes;
+}
+
+static void
+set_idle(Watch *w, bool idle)
+{
+	if (w->idle == idle)
+		return;
+	w->idle = idle;
+	if (idle)
+		outbox_http_idle_bytes += w->bytes;
+	else
+		outbox_http_idle_bytes -= w->bytes;
+}
+
+void
+outbox_http_socket_holds(int fd, size_t more)
+{
+	Watch *w = watch_of(fd);
+
+	if (w)
+		set_bytes(w, w->bytes + more);
+}
+
+/* Of two that were tried, the other one is closed when a handshake begins. */
+int
+outbox_http_socket_of(OutboxTransfer *t)
+{
+	for (int i = 0; i < 2; i++)
+	{
+		const Watch *w = watch_of(t->opened[i]);
+
+		if (w && w->opener == t)
+			return t->opened[i];
+	}
+	return -1;
+}
+
 /*
  * Records a socket that was just opened.  libcurl has not called want_socket() for it
  * yet.
  */
 void
-outbox_http_watch(int fd, OutboxHttpSocket kind)
+outbox_http_watch(OutboxTransfer *t, int fd, OutboxHttpSocket kind)
 {
 	if (fd >= nwatches)
 	{
@@ -74,28 +130,28 @@ outbox_http_watch(int fd, OutboxHttpSocket kind)
 	memset(&watches[fd], 0, sizeof(Watch));
 	watches[fd].ours = true;
 	watches[fd].kind = kind;
+	watches[fd].opener = t;
 	outbox_http_peer_rests(fd);
 	outbox_http_connections++;
 	outbox_http_opened++;
-	outbox_memory_account(&outbox_http_connections_bytes,
-						  outbox_http_connections_bytes + bytes_of[kind]);
+	set_bytes(&watches[fd], bytes_of[kind]);
 }
 
 int
 outbox_http_close_socket(void *arg, curl_socket_t fd)
 {
-	int spare = dup(fd);
+	int	   spare = dup(fd);
+	Watch *w = watch_of(fd);
 
 	if (spare < 0)
 		lacked_files_at = outbox_http_now();
 	else
 		close(spare);
-	if (fd < nwatches && watches[fd].ours)
+	if (w)
 	{
 		outbox_http_connections--;
-		outbox_memory_account(&outbox_http_connections_bytes,
-							  outbox_http_connections_bytes - bytes_of[watches[fd].kind]);
-		memset(&watches[fd], 0, sizeof(Watch));
+		set_bytes(w, 0);
+		memset(w, 0, sizeof(Watch));
 	}
 	return close(fd);
 }
@@ -139,8 +195,9 @@ want_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *socket_arg)
 {
 	int				pool = ((OutboxHttpPool *) arg)->index;
 	unsigned char	wanted = 0;
-	Watch		   *w = fd < nwatches && watches[fd].ours ? &watches[fd] : NULL;
+	Watch		   *w = watch_of(fd);
 	OutboxTransfer *t = w ? w->user : NULL;
+	bool			idle;
 
 	if (t == NULL || t->easy != easy)
 	{
@@ -148,7 +205,8 @@ want_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *socket_arg)
 		(void) curl_easy_getinfo(easy, CURLINFO_PRIVATE, &t);
 	}
 	/* A request that rests still uses its socket. */
-	if (what == CURL_POLL_REMOVE && !(t && t->rest.paused))
+	idle = what == CURL_POLL_REMOVE && !(t && t->rest.paused);
+	if (idle)
 		outbox_http_peer_rests(fd);
 	if (what == CURL_POLL_IN || what == CURL_POLL_INOUT)
 		wanted |= EPOLLIN;
@@ -159,6 +217,7 @@ want_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *socket_arg)
 	{
 		if (t)
 			w->endpoint = t->rest.endpoint;
+		set_idle(w, idle);
 		w->pool = pool;
 		w->wanted = wanted;
 		w->user = wanted && w->kind != OUTBOX_HTTP_TLS_2 ? t : NULL;
@@ -178,16 +237,15 @@ on_event(const struct epoll_event *event,
 	int				fd = (int) (uint32) event->data.u64;
 	int				mask = 0;
 	OutboxTransfer *user = NULL;
+	Watch		   *w = watch_of(fd);
 
 	if (fd == lookups_fd)
 	{
 		outbox_http_lookups_ended = true;
 		return;
 	}
-	if (fd < nwatches && watches[fd].ours)
+	if (w)
 	{
-		Watch *w = &watches[fd];
-
 		/* An event that is not wanted any more (see Watch). */
 		if (w->registered != w->wanted)
 			set_registered(fd, w->wanted);
@@ -205,9 +263,9 @@ on_event(const struct epoll_event *event,
 	act(pool, fd, mask, user);
 
 	/* Before HTTP/2 writes again, something must come that allows it (see Watch). */
-	if (mask == CURL_CSELECT_OUT && fd < nwatches && watches[fd].ours &&
-		watches[fd].kind == OUTBOX_HTTP_TLS_2 && watches[fd].wanted & EPOLLIN &&
-		outbox_http_peer_takes_nothing(fd))
+	w = watch_of(fd);
+	if (mask == CURL_CSELECT_OUT && w && w->kind == OUTBOX_HTTP_TLS_2 &&
+		w->wanted & EPOLLIN && outbox_http_peer_takes_nothing(fd))
 		set_registered(fd, EPOLLIN);
 }
 

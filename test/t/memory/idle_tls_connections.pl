@@ -1,4 +1,5 @@
-# Idle connections over TLS take at most a quarter of outbox.worker_memory.
+# Idle connections over TLS take at most a quarter of outbox.worker_memory, and stay beside
+# connections in use that take much.
 #
 # One endpoint gets one host after the other, so connections are all that is added.
 use strict;
@@ -16,6 +17,8 @@ use constant HOSTS => 200; # all of them would take more than twice as much
 use constant NAMES => 2400; # in a large certificate, which takes 300 kB in memory
 use constant QUARTER => 4 * 1024; # kB
 use constant NOISE => 1024;
+use constant SLOW => 14;
+use constant FAST => 50;
 
 my $dir = PostgreSQL::Test::Utils::tempdir();
 make_ca($dir, 'authority');
@@ -80,5 +83,24 @@ foreach ([ 'usual', HOSTS, WARM_UP ], [ 'large', 35, 1 ])
 	cmp_ok($took, '<=', QUARTER + NOISE, "$certificate certificates: kB that they take");
 	is(ask("SELECT pid FROM outbox.workers"), $worker, 'in the same worker');
 }
+
+# Connections in use are no idle ones, however much they take: others keep theirs.
+my $slow = $front;
+$front = start_front('127.0.0.1:0', $receiver->{port}, cert => "$dir/usual.crt", key => "$dir/usual.key");
+ask("SELECT count(outbox.create_endpoint('slow' || n, 'https://slow-' || n || '.many.localhost:$slow->{port}/hang/slow', topics => '{slow}', timeout => '60 s')) FROM generate_series(1, @{[ SLOW ]}) n");
+ask("SELECT outbox.emit('slow', '{}')");
+OutboxTest::Receiver::wait_found(SLOW, 'requests that hang', sub { grep { $_->{path} eq '/hang/slow' } $receiver->requests });
+visit() foreach 1 .. 5;
+ask("SELECT outbox.create_endpoint('fast', 'https://fast.many.localhost:$front->{port}/ok/fast', topics => '{fast}')");
+my $opened = lines_of($front->{journal}, qr/^tls /);
+foreach my $event (1 .. FAST)
+{
+	ask("SELECT outbox.emit('fast', '{}')");
+	$receiver->wait_delivered($event, path => '/ok/fast');
+}
+$opened = lines_of($front->{journal}, qr/^tls /) - $opened;
+note("$opened connections for @{[ FAST ]} events");
+cmp_ok($opened, '<=', FAST / 10, 'beside connections in use that take much, an idle one is used again');
+is(scalar(grep { $_->{path} eq '/hang/slow' } $receiver->requests), SLOW, 'which are still there');
 $node->stop;
 done_testing();

@@ -1,4 +1,5 @@
-# Endpoints of a sink that have nothing to send cost nothing while others get events.
+# Endpoints of a sink that have nothing to send cost nothing while others get events, and a
+# link that is down, or could not be opened, is noticed soon when it may be used.
 use strict;
 use warnings;
 
@@ -7,6 +8,7 @@ use OutboxTest::Build;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(time);
 
 my $count = 40;
 my $dir = PostgreSQL::Test::Utils::tempdir('sinks');
@@ -34,5 +36,40 @@ foreach (1 .. 200)
 cmp_ok(looks() - $before, '<=', $count * 2 * (time - $began + 2), 'each is asked for its link twice a second at most');
 ask(q[SELECT outbox.emit('look', '{}')]);
 ok(wait_sql($node, "SELECT sum(delivered) = 2 * $count FROM outbox.stats WHERE endpoint LIKE 'look%'"), 'and is sent to as before');
+
+# One that is paused or disabled has no link, until it is resumed.
+ask("SELECT count(outbox.pause_endpoint('look' || n)) FROM generate_series(1, $count) n");
+wait_sql($node, "SELECT bool_and(state = 'paused') FROM outbox.stats WHERE endpoint LIKE 'look%'");
+$id = emit($node, 'web', '{}');
+$receiver->wait_delivered(1, id => $id);
+$before = looks();
+ask('SELECT pg_sleep(3)');
+is(looks() - $before, 0, 'a paused endpoint is not asked for its link');
+ask("SELECT count(outbox.resume_endpoint('look' || n)) FROM generate_series(1, $count) n");
+ask(q[SELECT outbox.emit('look', '{}')]);
+ok(wait_sql($node, "SELECT sum(delivered) = 3 * $count FROM outbox.stats WHERE endpoint LIKE 'look%'"), 'and is sent to when it is resumed');
+
+# Memory lacks to open a link, and then no more.
+append_to_file("$journal.down", '');
+ask(q[SELECT outbox.create_endpoint('lack', 'null://h/lack', '{lack}')]);
+ask(q[SELECT outbox.emit('lack', '{}')]);
+ok(wait_sql($node, q[SELECT state = 'backing_off' AND reason = 'out of memory' FROM outbox.stats WHERE endpoint = 'lack']), 'a link that cannot be opened');
+unlink "$journal.down" or die "$journal.down: $!";
+ok(wait_sql($node, q[SELECT delivered = 1 FROM outbox.stats WHERE endpoint = 'lack']), 'is opened again after a while');
+
+# The number of those that are up does not matter to those that are down.
+ask(q[SELECT count(outbox.create_endpoint('up' || n, 'null://h/', '{up}')) FROM generate_series(1, 6000) n]);
+append_to_file("$journal.down", '');
+ask(q[SELECT count(outbox.create_endpoint('down' || n, 'null://h/link', '{down}')) FROM generate_series(1, 10) n]);
+ask(q[SELECT outbox.emit('down', '{}')]);
+ok(wait_sql($node, q[SELECT count(*) = 10 FROM outbox.stats WHERE endpoint LIKE 'down%' AND reason LIKE '%told to be down']), 'ten links are down');
+ok(wait_sql($node, q[SELECT count(*) = 6010 FROM outbox.stats WHERE endpoint ~ '^(up|down)']), 'among thousands');
+ask('SELECT pg_sleep(5)');
+$began = time;
+unlink "$journal.down" or die "$journal.down: $!";
+ok(wait_sql($node, q[SELECT sum(delivered) = 10 FROM outbox.stats WHERE endpoint LIKE 'down%']), 'they are up');
+my $took = time - $began;
+note(sprintf 'after %.2f s', $took);
+cmp_ok($took, '<', 1, 'which is noticed soon');
 $node->stop;
 done_testing();

@@ -216,6 +216,16 @@ foreach (
 {
 	like(error("SELECT outbox.create_endpoint('bad', $_->[0])"), $_->[1], "refused: $_->[0]");
 }
+
+# Those that wait for others of their tenant cost next to nothing.
+my $worker = worker_pid($node);
+ask(q[SELECT outbox.create_endpoint('queue' || i, '] . $receiver->url('/hang/queue') . q[', topics => '{queue.*}', tenant => 'queue', challenge => 'echo', timeout => '60 s') FROM generate_series(1, 6000) i]);
+wait_asked('/hang/queue', 1);
+wait_sql($node, q[SELECT count(*) = 6000 FROM outbox.stats WHERE endpoint LIKE 'queue%']);
+ask('SELECT pg_sleep(3)');
+sleeps_meanwhile($worker, 10, 'thousands that wait for the place of their tenant', sub { ask('SELECT pg_sleep(5)') });
+ask(q[SELECT outbox.drop_endpoint('queue' || i, discard => true) FROM generate_series(1, 6000) i]);
+
 ask(q[ALTER SYSTEM SET outbox.webhook_origin = '']);
 ask('SELECT pg_reload_conf()');
 wait_sql($node, q[SHOW outbox.webhook_origin], '');
