@@ -542,18 +542,28 @@ used_too_much(KafkaCluster *c)
 	return before > 0 && spent > (now - before) * 1000000 * CPU_SHARE;
 }
 
+/* Why its threads, or the threads of its successor, are to end.  NULL: they are not. */
+static const char *
+why_busy(KafkaCluster *c)
+{
+	if (kafka_threads_say(c, &c->flooded))
+		return "its brokers name more than " CppAsString2(KAFKA_BROKERS_MAX) " brokers";
+	if (kafka_threads_say(c, &c->talks) || used_too_much(c))
+		return "its brokers keep threads of librdkafka busy with nothing";
+	return c->successor ? c->successor->busy : NULL;
+}
+
 /*
- * Brokers can send meaningless bytes as fast as a thread can read them, and librdkafka
- * has no bound for that.  The instance ends then, and its links wait before they get
- * another one.
+ * Brokers can send meaningless bytes as fast as a thread can read them, and name more
+ * brokers than there may be threads.  librdkafka has no bound for that.  The instance ends
+ * then, and its links wait before they get another one.
  */
 static void
 watch_threads(KafkaCluster *c)
 {
 	if (c->busy)
 		return;
-	c->busy = kafka_threads_say(c, &c->talks) || used_too_much(c) ||
-		(c->successor && c->successor->busy);
+	c->busy = why_busy(c);
 	if (c->busy)
 	{
 		c->fatal = true;
@@ -588,7 +598,8 @@ end_successor(KafkaCluster *c)
  * Records with a number of the former cluster would count there as another producer's,
  * and as stored already.  So once all connections are gone, none is begun until another
  * instance has said that it is the same cluster.  If it is another one, that instance
- * takes the place of this one, before anything was sent.
+ * takes the place of this one, before anything was sent.  If none can be made, links make
+ * a new one when they may.
  */
 static void
 check_id(KafkaCluster *c)
@@ -610,9 +621,9 @@ check_id(KafkaCluster *c)
 	if (c->successor == NULL)
 		c->successor = make_cluster(&c->url, &c->security, &c->target, c->one_by_one,
 									ignored, sizeof(ignored));
-	if (c->successor == NULL || !read_id(c->successor, id, sizeof(id)))
+	if (c->successor && !read_id(c->successor, id, sizeof(id)))
 		return;
-	if (strcmp(id, c->id) == 0)
+	if (c->successor && strcmp(id, c->id) == 0)
 		kafka_threads_same_cluster(c);
 	else
 	{
@@ -642,16 +653,12 @@ kafka_clusters_poll(KafkaReport report, bool *hostile)
 		check_id(c);
 		give_up_cancelled(c);
 		watch_threads(c);
-		*hostile = *hostile ||
-			(c->links > 0 && (c->busy || kafka_threads_say(c, &c->flooded)));
+		*hostile = *hostile || (c->links > 0 && c->busy);
 		kafka_security_renew_token(c->rk, &c->security, c->reason, sizeof(c->reason));
-		if (c->links > 0 || (c->wanted > 0 && !kafka_threads_say(c, &c->flooded)))
+		if (c->links > 0 || c->wanted > 0)
 			continue;
 		if (pg_atomic_read_u32(&c->produced) == 0)
 		{
-			/* others have never been given to librdkafka, and end in this poll */
-			if (c->wanted > 0)
-				continue;
 			end_successor(c);
 			end_cluster(c);
 		}
@@ -664,7 +671,7 @@ kafka_clusters_poll(KafkaReport report, bool *hostile)
 			purge(c);
 		}
 	}
-	return more || left > 0;
+	return more || left > 0 || *hostile;
 }
 
 long
@@ -714,8 +721,8 @@ bool
 kafka_cluster_was_busy(KafkaCluster *c, char *reason, size_t size)
 {
 	if (c->busy)
-		strlcpy(reason, "its brokers keep threads of librdkafka busy with nothing", size);
-	return c->busy;
+		strlcpy(reason, c->busy, size);
+	return c->busy != NULL;
 }
 
 bool

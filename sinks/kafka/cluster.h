@@ -30,17 +30,17 @@ typedef struct KafkaCluster
 	KafkaSecurity		 security;
 	rd_kafka_t			*rk;
 	rd_kafka_queue_t	*queue;
-	bool				 one_by_one;   /* each of its records is a batch by itself */
-	int					 links;		   /* that use it */
-	pg_atomic_uint32	 produced;	   /* messages that librdkafka has */
-	int					 wanted;	   /* of these, messages that were not cancelled */
-	int64				 earned;	   /* ns of CPU that stored records may have cost */
-	int64				 counted_at;   /* ms, when 'earned' and 'spent' were 0 */
-	int64				 spent;		   /* ns of CPU of its threads by then */
-	bool				 busy;		   /* they used too much for the stored records */
-	int					 cancelled;	   /* cancelled messages without a report yet */
-	int64				 cancelled_at; /* ms, when the first of them was */
-	bool				 fatal;		   /* a new instance has to take its place */
+	bool				 one_by_one; /* each of its records is a batch by itself */
+	int					 links;		 /* that use it */
+	pg_atomic_uint32	 produced;	 /* messages that librdkafka has */
+	int					 wanted;	 /* of these, messages that were not cancelled */
+	int64				 earned;	 /* ns of CPU that stored records may have cost */
+	int64				 counted_at; /* ms, when 'earned' and 'spent' were 0 */
+	int64				 spent;		 /* ns of CPU of its threads by then */
+	const char			*busy;		 /* why its threads are ended (NULL: they may run) */
+	int					 cancelled;	 /* cancelled messages without a report yet */
+	int64				 cancelled_at;	  /* ms, when the first of them was */
+	bool				 fatal;			  /* a new instance has to take its place */
 	int64				 throttled_until; /* ms, as brokers say (0: they do not) */
 	bool				 purged;
 	bool				 outdated; /* links are to leave it, and find another one */
@@ -66,7 +66,7 @@ typedef struct KafkaCluster
 	clockid_t clocks[KAFKA_THREADS]; /* of threads that run; their number: */
 	int		  nclocks;
 	int64	  spent_before;	   /* ns of CPU of threads that have ended */
-	bool	  flooded;		   /* brokers have named too many: it is to be given back */
+	bool	  flooded;		   /* brokers have named too many */
 	char	  trouble[64];	   /* why brokers did not take records, at 'trouble_at' */
 	int64	  trouble_at;	   /* ms (0: never) */
 	char	  refused[128];	   /* why a broker may not be connected to ("": none) */
@@ -117,8 +117,8 @@ extern bool kafka_cluster_is_up(KafkaCluster *c, char *reason, size_t size);
 extern bool kafka_cluster_has_failed(KafkaCluster *c, char *reason, size_t size);
 
 /*
- * True if it was ended because its brokers kept its threads busy with nothing.  Another one
- * is to begin later.  Writes why.
+ * True if it was ended because its brokers kept its threads busy, or made too many of them.
+ * Another one is to begin later.  Writes why.
  */
 extern bool kafka_cluster_was_busy(KafkaCluster *c, char *reason, size_t size);
 

@@ -60,7 +60,6 @@ struct OutboxLink
 	int				   transfers;
 	int64 moved_at;		 /* ms, when a record was stored, or the first one begun */
 	bool  closed;		 /* it is freed with its last transfer */
-	bool  given_up;		 /* no cluster is made for it any more */
 	int64 one_by_one_at; /* ms; not before, after none could be made for single records */
 	int64 retry_at;		 /* ms (0: it was not refused) */
 	bool  begins;		 /* its producer has failed, and another one has to begin */
@@ -254,16 +253,7 @@ kafka_reload(void)
 static void
 check_cluster(OutboxLink *link)
 {
-	if (link->cluster && kafka_threads_say(link->cluster, &link->cluster->flooded))
-	{
-		snprintf(link->reason, sizeof(link->reason),
-				 "its brokers name more than %d brokers", KAFKA_BROKERS_MAX);
-		kafka_cluster_put(link->cluster);
-		link->cluster = NULL;
-		link->given_up = true;
-	}
-	if (!link->given_up &&
-		(link->cluster == NULL || link->cluster->fatal || link->cluster->outdated))
+	if (link->cluster == NULL || link->cluster->fatal || link->cluster->outdated)
 		replace_cluster(link);
 }
 

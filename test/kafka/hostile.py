@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""Brokers of Kafka that are hostile or broken, each in another way, for test/t/kafka/hostile_brokers.pl.
+"""Brokers of Kafka that are hostile or broken, each in another way, for test/t/kafka/hostile_brokers.pl
+and good_then_hostile.pl.
 
 How it is called is in test/tools/hostile_server.py.  Without names, all behaviours are there but those
 that are too much for librdkafka.
 """
 
+import contextlib
 import itertools
 import os
 import random
+import socket
 import struct
 import sys
 
@@ -59,6 +62,8 @@ class Broker:
     def __init__(self, port):
         self.port = port
         self.ports.append(port)
+        self.connections = []
+        self.ended = False
         self.times = itertools.count()
 
     def versions(self, request):
@@ -75,8 +80,8 @@ class Broker:
     def topic(self, partitions, name=b"t", error=0):
         return i16(error) + text(name) + i8(0) + i32(len(partitions)) + b"".join(partitions)
 
-    def whole_metadata(self, brokers, topics, throttle=0, controller=1):
-        return (i32(throttle) + i32(len(brokers)) + b"".join(brokers) + text(b"cluster") + i32(controller)
+    def whole_metadata(self, brokers, topics, throttle=0, controller=1, cluster=b"cluster"):
+        return (i32(throttle) + i32(len(brokers)) + b"".join(brokers) + text(cluster) + i32(controller)
                 + i32(len(topics)) + b"".join(topics))
 
     def metadata(self, _request):
@@ -108,6 +113,27 @@ def without_rest(broker, request, connection):
         connection.sendall(broker.answer(request))
     else:
         endless(frame(4711, b"") * 10_000, 0)(connection)
+
+
+def good_until_records(later):
+    """Is a good broker until it gets records.  It ends all connections then, and answers each request by
+    later(broker, request)."""
+    def talk(broker, request, connection):
+        broker.connections.append(connection)
+        if request.api == PRODUCE:
+            broker.ended = True
+            for each in broker.connections:
+                with contextlib.suppress(OSError):
+                    each.shutdown(socket.SHUT_RDWR)
+            raise Closed
+        connection.sendall(later(broker, request) if broker.ended else broker.answer(request))
+    return talk
+
+
+def of_no_cluster(broker, request):
+    if request.api != METADATA:
+        return broker.answer(request)
+    return frame(request.correlation, broker.whole_metadata([broker.broker(n, port=1 + n) for n in range(10000)], [], cluster=None))
 
 
 # --------------------------------------------------------------------------- behaviours
@@ -247,7 +273,11 @@ instead("throttles after the first records", PRODUCE,
 framed("answers nothing without rest", without_rest, None)
 instead("has 90,000 partitions", METADATA, lambda b, r: b.whole_metadata(
     [b.broker(1)], [b.topic([b.partition(n) for n in range(90000)])]))
-ALONE = {"names 10,000 brokers that are not there", "has 90,000 partitions", "throttles after the first records", "answers nothing without rest"}
+framed("ends all connections, and names 10,000 brokers of no cluster", good_until_records(of_no_cluster), None)
+framed("ends all connections, and each one that begins", good_until_records(closed), None)
+ALONE = {"names 10,000 brokers that are not there", "has 90,000 partitions", "throttles after the first records",
+         "answers nothing without rest", "ends all connections, and names 10,000 brokers of no cluster",
+         "ends all connections, and each one that begins"}
 
 # What ends the process that librdkafka is in.  2.0.2 and 2.16.0 follow a NULL that a broker
 # sends instead of a name.  Versions from 2.6.1 to 2.16.0 abort when versions make no sense.
