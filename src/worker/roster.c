@@ -195,6 +195,20 @@ outbox_roster_loaded(bool all, const List *ids)
 	MemoryContextSwitchTo(old);
 }
 
+void
+outbox_roster_cancel(TimestampTz before)
+{
+	dlist_iter iter;
+
+	dlist_foreach(iter, &outbox_loop.roster.busy)
+	{
+		OutboxEndpoint *ep = outbox_listed(busy_node, iter.cur);
+
+		if (ep->member.recreate)
+			outbox_dispatch_cancel(ep, before);
+	}
+}
+
 /* Takes these endpoints out of the array of all. */
 static void
 take_out(const List *leaving)

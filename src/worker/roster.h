@@ -38,6 +38,9 @@ extern void outbox_roster_load_again(OutboxEndpoint *ep);
  */
 extern bool outbox_roster_lingers(OutboxEndpoint *ep);
 
+/* Breaks off requests of such endpoints that began before this time. */
+extern void outbox_roster_cancel(TimestampTz before);
+
 /* Makes endpoints that this worker serves no longer begin to leave. */
 extern void outbox_roster_leave(void);
 

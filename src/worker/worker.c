@@ -473,20 +473,6 @@ time_to_sleep(TimestampTz examined_at, bool more)
 }
 
 static void
-cancel_slow(TimestampTz now)
-{
-	dlist_iter iter;
-
-	dlist_foreach(iter, &outbox_loop.roster.busy)
-	{
-		OutboxEndpoint *ep = outbox_listed(busy_node, iter.cur);
-
-		if (ep->member.recreate)
-			outbox_dispatch_cancel(ep, now - CANCEL_AFTER);
-	}
-}
-
-static void
 shut_down(void)
 {
 	outbox_session_ends();
@@ -580,7 +566,7 @@ loop(void)
 		shares_step(now);
 		reload_step(now);
 		if (outbox_loop.roster.recreating)
-			cancel_slow(now);
+			outbox_roster_cancel(now - CANCEL_AFTER);
 
 		/* A chore may wait for a settle, and a settle for a table that no reader needs. */
 		unlocked = now >= outbox_loop.due.retry_locks_at;
