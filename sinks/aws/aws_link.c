@@ -305,20 +305,3 @@ aws_links_retry(void)
 		link->backoff = 0;
 	}
 }
-
-long
-aws_links_timeout(void)
-{
-	int64	   now = dlist_is_empty(&down) ? 0 : sink_now_ms();
-	long	   wait = -1;
-	dlist_iter iter;
-
-	dlist_foreach(iter, &down)
-	{
-		OutboxLink *link = dlist_container(OutboxLink, down_node, iter.cur);
-
-		if (link->retry_at > now && (wait < 0 || link->retry_at - now < wait))
-			wait = (long) (link->retry_at - now);
-	}
-	return wait;
-}

@@ -82,7 +82,4 @@ extern void aws_link_make_due(OutboxLink *link);
 /* Links that are down are tried at once. */
 extern void aws_links_retry(void);
 
-/* Milliseconds until the first one is tried again.  -1: none is down. */
-extern long aws_links_timeout(void);
-
 #endif /* OUTBOX_AWS_LINK_H */

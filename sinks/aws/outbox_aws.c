@@ -453,7 +453,7 @@ aws_timeout(void)
 {
 	if (!dlist_is_empty(&aws_due) || !dlist_is_empty(&aws_ended))
 		return 0;
-	return sooner(aws_http_timeout(), sooner(aws_links_timeout(), aws_role_timeout()));
+	return sooner(aws_http_timeout(), aws_role_timeout());
 }
 
 static const char *const config_names[] = {"credentials", "endpoint_url", "source", NULL};

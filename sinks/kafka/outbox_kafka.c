@@ -714,22 +714,7 @@ kafka_poll(void)
 static long
 kafka_timeout(void)
 {
-	int64	   now = sink_now_ms();
-	int64	   wait = kafka_clusters_timeout();
-	dlist_iter iter;
-
-	if (more_events || !dlist_is_empty(&ended))
-		return 0;
-	dlist_foreach(iter, &links)
-	{
-		OutboxLink *link = dlist_container(OutboxLink, node, iter.cur);
-
-		if (link->retry_at > now && (wait < 0 || link->retry_at - now < wait))
-			wait = link->retry_at - now;
-		if (link->make_at > now && (wait < 0 || link->make_at - now < wait))
-			wait = link->make_at - now;
-	}
-	return (long) wait;
+	return more_events || !dlist_is_empty(&ended) ? 0 : kafka_clusters_timeout();
 }
 
 static const OutboxTransport kafka_transport = {

@@ -218,11 +218,11 @@ foreach (qw(kept beside))
 $id = emit($node, 'kept', '{"n": 1}', "tenant => 'gone', key => 'a'");
 my $kept = emit($node, 'kept', '{"n": 2}', "tenant => 'here', key => 'a'");
 endpoint_shows($node, 'kept', 'processing = 2', 'records of two tenants stay in librdkafka, because their partition has no leader');
-my $connected = () = slurp_file($node->logfile) =~ /endpoint "beside" is connected/g;
+my $connected = () = slurp_file($node->logfile) =~ /endpoint "kept" is connected/g;
 ask("SELECT outbox.forget('gone')");
 ok(wait_sql($node, "SELECT complete_at IS NOT NULL FROM outbox.forget_progress WHERE tenant = 'gone'"), 'one of them is forgotten');
-ok(wait_until(sub { $connected < (() = slurp_file($node->logfile) =~ /endpoint "beside" is connected/g) }), 'another instance takes the place of the one that had them')
-  or diag(ask("SELECT state, reason FROM outbox.stats WHERE endpoint = 'beside'"));
+ok(wait_until(sub { $connected < (() = slurp_file($node->logfile) =~ /endpoint "kept" is connected/g) }), 'another instance takes the place of the one that had them')
+  or diag(ask("SELECT state, reason FROM outbox.stats WHERE endpoint = 'kept'"));
 mock('led kept');
 wait_status($node, $kept, 'delivered', 'the other one is delivered when there is a leader');
 is(numbers(records('kept')), '2', 'and nothing of what was forgotten');
