@@ -484,10 +484,10 @@ extern bool outbox_http_events(void (*act)(int pool, int fd, int mask,
 							   int64 until);
 
 /*
- * Connections that are open, how many were ever opened, and the worker's memory that all
- * open ones take, and the ones that no request uses, in bytes.  lacked_files: there was no
- * other descriptor when one was closed, not long ago.  What failed then may have found
- * none, even if there are some again.
+ * Connections that are open, how many were ever opened, and the bytes of the worker's
+ * memory that the open ones take, and among them the idle ones, which no request uses.
+ * lacked_files: there was no other descriptor when one was closed, not long ago.  What
+ * failed then may have found none, even if there are some again.
  */
 extern int	  outbox_http_connections;
 extern uint64 outbox_http_opened;
