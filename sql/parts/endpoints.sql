@@ -65,7 +65,7 @@ CREATE TABLE outbox.endpoint_audit (
     change_id       int8 GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at              timestamptz NOT NULL DEFAULT clock_timestamp(),
     tenant          text COLLATE "C",
-    endpoint        text NOT NULL,
+    endpoint        text COLLATE "C" NOT NULL,
     actor           text,
     role            text NOT NULL,
     action          text NOT NULL,
@@ -73,6 +73,7 @@ CREATE TABLE outbox.endpoint_audit (
     after           jsonb NOT NULL
 );
 CREATE INDEX endpoint_audit_tenant_idx ON outbox.endpoint_audit (tenant, change_id);
+CREATE INDEX endpoint_audit_endpoint_idx ON outbox.endpoint_audit (endpoint, change_id);
 CREATE INDEX endpoint_audit_unfollow_idx ON outbox.endpoint_audit (at) WHERE action = 'unfollow';
 COMMENT ON TABLE outbox.endpoint_audit IS
 'Changes of endpoints and requests for their deliveries: for 90 days, and the newest 10,000 of a tenant '
@@ -843,10 +844,12 @@ COMMENT ON FUNCTION outbox.seek_endpoint(text, timestamptz) IS 'Moves the endpoi
 CREATE FUNCTION outbox.drop_endpoint(name text, discard bool DEFAULT false,
     if_exists bool DEFAULT false) RETURNS void
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
+SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
     s outbox.endpoint_settings;
     p record;
+    first xid8;              -- of a transaction whose events it may not have read
     undelivered bool;
     too_many bool := false;  -- to judge each by the filter, which may take long
 BEGIN
@@ -864,9 +867,10 @@ BEGIN
         undelivered := p.pending IS NOT NULL
             OR EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = s.endpoint_id AND k.status <> 'cancelled');
         IF NOT undelivered THEN
+            first := CASE WHEN outbox.current_epoch() < 0 THEN '0' ELSE pg_snapshot_xmin(p.read) END;
             SELECT m.n > 1000 INTO too_many
             FROM (SELECT e.payload, row_number() OVER () AS n FROM outbox.events e
-                  WHERE (e.xid >= pg_snapshot_xmin(p.read) OR outbox.current_epoch() < 0)
+                  WHERE e.xid >= first
                   AND NOT pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.read)
                   AND NOT (p.reading IS NOT NULL AND e.seq <= p.last_seq
                            AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.reading))

@@ -39,6 +39,10 @@ my @calls = (
 	$replay,
 	"SELECT outbox.portal_replays('t1', 'e4')",
 	"SELECT outbox.portal_changes('t1', 'e4')",
+	"SELECT outbox.portal_alter_endpoint('t1', 'e5', '{\"label\": \"NEW\"}')",
+	"SELECT outbox.portal_delivery('t1', 'e5', 'EVENT')",
+	"SELECT outbox.portal_create_endpoint('t1', 'https://example.com/', '{}', name => 'NEWb')",
+	"SELECT outbox.portal_drop_endpoint('t1', 'NEWb')",
 	"SELECT outbox.portal_drop_endpoint('t1', 'NEW', discard => true)");
 my $made = 0;
 my $event;
@@ -56,6 +60,8 @@ sub pages
 			my $sql = $call =~ s/NEW/new$made/gr =~ s/EVENT/$event/gr;
 			push @sql, "SELECT setval(pg_get_serial_sequence('outbox.endpoint_audit', 'change_id'), max(change_id) / 100 * 100 + 99) FROM outbox.endpoint_audit \\g /dev/null"
 			  if $sql =~ /hundredth/;
+			# The plan for all tenants must be bounded, too.
+			push @sql, 'SET plan_cache_mode = ' . ($sql =~ /drop_endpoint\('t1', '\w+'\)/ ? 'force_generic_plan;' : 'auto;');
 			push @sql, $round == 1 ? "$sql \\g /dev/null" : "EXPLAIN (ANALYZE, BUFFERS, TIMING off, COSTS off) $sql;";
 		}
 	}
@@ -74,6 +80,11 @@ ask("SELECT outbox.set_portal_limits(max_calls => 100000)");
 create(1, 10);
 ask("SELECT outbox.emit('a', '{}', tenant => 't1') FROM generate_series(1, 50)");
 $event = ask("SELECT id FROM outbox.events ORDER BY seq LIMIT 1");
+# A request before the changes, so that a delivery is shown with what has changed since
+ask("INSERT INTO outbox.attempt_log (seq, started_at, event_id, endpoint_id, attempt, duration_ms, piece, cause)"
+	  . " SELECT e.seq, e.created_at, e.id, s.endpoint_id, 1, 1, 0, 0 FROM outbox.events e, outbox.endpoint_settings s WHERE e.id = '$event' AND s.name = 'e5'");
+ask("INSERT INTO outbox.parked (endpoint_id, seq, event_id, status, reason, attempts, parked_at)"
+	  . " SELECT endpoint_id, seq, event_id, 'dead', 'max_attempts', 1, now() FROM outbox.attempt_log");
 my $few = pages();
 create(11, 5000);
 ask("SELECT outbox.emit('a', '{}', tenant => 't2') FROM generate_series(1, 20000)");
