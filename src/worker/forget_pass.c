@@ -144,6 +144,12 @@ typedef struct EventRows
 	int64	 *full_epochs;
 } EventRows;
 
+/*
+ * A row is found by its number.  In this form the index of tenants, which PostgreSQL may
+ * take without statistics, does not serve.
+ */
+#define OF_TENANT " (e.tenant = $1) IS TRUE"
+
 /* Reads which of these rows are to be emptied, or were. */
 static EventRows
 judge_events(const char *tenant, const int64 *seqs, int n)
@@ -158,7 +164,7 @@ judge_events(const char *tenant, const int64 *seqs, int n)
 			  " k.payload IS NULL AND k.body IS NULL, NOT EXISTS"
 			  " (SELECT 1 FROM outbox.events l WHERE l.seq = k.seq AND l.epoch = k.epoch)"
 			  " FROM outbox.kept_events k) e"
-			  " WHERE e.seq = ANY ($2) AND e.tenant = $1 ORDER BY e.seq",
+			  " WHERE e.seq = ANY ($2) AND" OF_TENANT " ORDER BY e.seq",
 		   arg_text(tenant), arg_int8s(seqs, n));
 
 	found.rows = palloc(sizeof(EventRow) * Max(nrows, 1));
@@ -216,7 +222,7 @@ count_by_event(const char *tenant, const EventRows *events, size_t column)
 #define EMPTY \
 	" SET key = NULL, headers = NULL, payload = NULL, body = NULL, content_type = NULL" \
 	" FROM unnest($2, $3) u (seq, epoch)" \
-	" WHERE e.seq = ANY ($2) AND e.seq = u.seq AND e.epoch = u.epoch AND e.tenant = $1" \
+	" WHERE e.seq = ANY ($2) AND e.seq = u.seq AND e.epoch = u.epoch AND" OF_TENANT \
 	" AND (e.payload IS NOT NULL OR e.body IS NOT NULL)"
 
 /* Empties these events, in the log and beside it, and asks for their deliveries. */
