@@ -193,8 +193,9 @@ static CURLcode
 before_handshake(CURL *easy, void *ssl_ctx, void *arg)
 {
 	OutboxTransfer *t = arg;
+	int				fd = outbox_http_socket_of(t);
 
-	return outbox_http_bound_tls(ssl_ctx, outbox_http_socket_of(t),
+	return outbox_http_bound_tls(ssl_ctx, fd, fd < 0 ? NULL : outbox_http_socket_holds,
 								 t->set_version == CURL_HTTP_VERSION_2TLS, &t->exceeded) ?
 		CURLE_OK :
 		CURLE_OUT_OF_MEMORY;

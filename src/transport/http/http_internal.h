@@ -448,9 +448,16 @@ typedef enum OutboxHttpSocket
 	OUTBOX_HTTP_TLS_2 /* HTTP/2 was asked for */
 } OutboxHttpSocket;
 
-/* http_peer.c, see OutboxServices in transport.h.  can_bound_tls: libcurl uses OpenSSL. */
+/* Counts so many bytes more for a socket, until it is closed. */
+typedef void (*OutboxHttpHolds)(int fd, size_t more);
+
+/*
+ * http_peer.c, see OutboxServices in transport.h.  can_bound_tls: libcurl uses OpenSSL.
+ * 'holds' NULL: the socket is of another transport.
+ */
 extern bool outbox_http_can_bound_tls(void);
-extern bool outbox_http_bound_tls(void *ssl_ctx, int fd, bool two, const char **why);
+extern bool outbox_http_bound_tls(void *ssl_ctx, int fd, OutboxHttpHolds holds, bool two,
+								  const char **why);
 extern const char *outbox_http_peer_event(int fd);
 extern const char *outbox_http_peer_ended(void);
 extern void		   outbox_http_peer_rests(int fd);

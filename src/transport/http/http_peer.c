@@ -61,14 +61,15 @@ static const char unwanted_protocol[] =
 /* The TLS state of a connection.  OpenSSL frees it with its SSL_CTX. */
 typedef struct TlsPeer
 {
-	const char **why;	/* NULL after the handshake */
-	bool		 two;	/* HTTP/2 was offered */
-	bool		 ended; /* a bound was exceeded */
-	unsigned	 call;
-	size_t		 bytes; /* in that call */
-	int			 messages;
-	int			 fd;   /* -1: of another transport */
-	size_t		 held; /* bytes of its certificates that are counted */
+	const char	  **why;   /* NULL after the handshake */
+	bool			two;   /* HTTP/2 was offered */
+	bool			ended; /* a bound was exceeded */
+	unsigned		call;
+	size_t			bytes; /* in that call */
+	int				messages;
+	int				fd;
+	OutboxHttpHolds holds; /* NULL: of another transport */
+	size_t			held;  /* bytes of its certificates that are counted */
 } TlsPeer;
 
 static size_t others_bytes; /* of certificates, for other transports */
@@ -308,10 +309,10 @@ count_certificates(TlsPeer *peer, size_t len)
 		(len - CERTIFICATES_USUAL) * CERTIFICATES_COST :
 		0;
 
-	if (peer->fd < 0)
+	if (peer->holds == NULL)
 		outbox_memory_account(&others_bytes, others_bytes + held - peer->held);
 	else
-		outbox_http_socket_holds(peer->fd, held - peer->held);
+		peer->holds(peer->fd, held - peer->held);
 	peer->held = held;
 }
 
@@ -361,7 +362,7 @@ static void
 free_peer(void *parent, void *peer, CRYPTO_EX_DATA *all, int index, long argl, void *argp)
 {
 	(void) parent, (void) all, (void) index, (void) argl, (void) argp;
-	if (peer && ((TlsPeer *) peer)->fd < 0)
+	if (peer && ((TlsPeer *) peer)->holds == NULL)
 		count_certificates(peer, 0);
 	free(peer);
 }
@@ -380,7 +381,8 @@ outbox_http_can_bound_tls(void)
 }
 
 bool
-outbox_http_bound_tls(void *ssl_ctx, int fd, bool two, const char **why)
+outbox_http_bound_tls(void *ssl_ctx, int fd, OutboxHttpHolds holds, bool two,
+					  const char **why)
 {
 	static int index = -1;
 	SSL_CTX	  *ctx = ssl_ctx;
@@ -395,6 +397,7 @@ outbox_http_bound_tls(void *ssl_ctx, int fd, bool two, const char **why)
 	}
 	peer->why = why;
 	peer->fd = fd;
+	peer->holds = holds;
 	peer->two = two;
 	peer->call = call;
 	SSL_CTX_set_msg_callback(ctx, on_message);
@@ -413,7 +416,7 @@ outbox_http_bound_tls(void *ssl_ctx, int fd, bool two, const char **why)
 static bool
 bound_tls(void *ssl_ctx, bool two, const char **why)
 {
-	return outbox_http_bound_tls(ssl_ctx, -1, two, why);
+	return outbox_http_bound_tls(ssl_ctx, -1, NULL, two, why);
 }
 
 void

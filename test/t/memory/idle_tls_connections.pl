@@ -1,5 +1,5 @@
-# Idle connections over TLS take at most a quarter of outbox.worker_memory, and stay beside
-# connections in use that take much.
+# Idle connections over TLS take at most a quarter of outbox.worker_memory.
+# They stay beside connections in use that take much.
 #
 # One endpoint gets one host after the other, so connections are all that is added.
 use strict;

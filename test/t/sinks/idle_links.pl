@@ -1,5 +1,5 @@
-# Endpoints of a sink that have nothing to send cost nothing while others get events, and a
-# link that is down, or could not be opened, is noticed soon when it may be used.
+# Endpoints of a sink that have nothing to send cost nothing while others get events.
+# A link that is down, or could not be opened, is noticed soon when it may be used.
 use strict;
 use warnings;
 
