@@ -66,6 +66,7 @@ typedef struct Pass
 } Pass;
 
 static Pass pass;
+
 /* ---------------------------------------------- requests, and what they concern */
 
 /* NULL: the pass is not for it. */
@@ -518,8 +519,8 @@ count(void)
 
 /*
  * Completes the requests of which the pass has found nothing.  The workers read the list
- * again, in which they are no more.  The servers that this one
- * follows still need the key (outbox.forget_at_sources()).
+ * again, in which they are no more.  The servers that this one follows still need the key
+ * (outbox.forget_at_sources()).
  */
 static void
 complete(void)

@@ -186,4 +186,17 @@ sub install
 	return;
 }
 
+# A PostgreSQL with the sink null and its variants (test/sinks), below this directory.  Returns
+# it and the file that the sink writes, which a server that is started later finds.
+sub with_null_sink
+{
+	my ($class, $dir) = @_;
+	my $self = $class->new("$dir/build");
+
+	run('cp', '-R', "$top/test/sinks", "$dir/");
+	run('make', '-s', '-C', "$dir/sinks", "PG_CONFIG=$self->{pg_config}", 'with_llvm=no', 'install');
+	$ENV{OUTBOX_NULL_JOURNAL} = "$dir/journal";
+	return ($self, $ENV{OUTBOX_NULL_JOURNAL});
+}
+
 1;

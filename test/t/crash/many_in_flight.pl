@@ -12,10 +12,7 @@ use constant MOST => 10000;
 use constant EVENTS => 20000;
 
 my $dir = PostgreSQL::Test::Utils::tempdir('many');
-my $build = OutboxTest::Build->new("$dir/build");
-OutboxTest::Build::run('cp', '-R', "$top/test/sinks", "$dir/");
-OutboxTest::Build::run('make', '-s', '-C', "$dir/sinks", "PG_CONFIG=$build->{pg_config}", 'with_llvm=no', 'install');
-my $journal = $ENV{OUTBOX_NULL_JOURNAL} = "$dir/journal";
+my ($build, $journal) = OutboxTest::Build->with_null_sink($dir);
 my $pending = 'outbox.pending_seqs(pending)';
 my $first;
 my $node = outbox_node('main', build => $build, conf => "outbox.sinks = 'webhook, null'\noutbox.worker_max_in_flight = 16384\n");

@@ -10,10 +10,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $dir = PostgreSQL::Test::Utils::tempdir('sinks');
-my $build = OutboxTest::Build->new("$dir/build");
-OutboxTest::Build::run('cp', '-R', "$top/test/sinks", "$dir/");
-OutboxTest::Build::run('make', '-s', '-C', "$dir/sinks", "PG_CONFIG=$build->{pg_config}", 'with_llvm=no', 'install');
-my $journal = $ENV{OUTBOX_NULL_JOURNAL} = "$dir/journal";
+my ($build, $journal) = OutboxTest::Build->with_null_sink($dir);
 my $node = outbox_node('main', build => $build, conf => "outbox.sinks = 'webhook, null'\noutbox.workers_per_database = 2\n");
 my $receiver = OutboxTest::Receiver->new('main');
 my $session = $node->background_psql('postgres');

@@ -11,10 +11,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $dir = PostgreSQL::Test::Utils::tempdir('credentials');
-my $build = OutboxTest::Build->new("$dir/build");
-OutboxTest::Build::run('cp', '-R', "$top/test/sinks", "$dir/");
-OutboxTest::Build::run('make', '-s', '-C', "$dir/sinks", "PG_CONFIG=$build->{pg_config}", 'with_llvm=no', 'install');
-my $journal = $ENV{OUTBOX_NULL_JOURNAL} = "$dir/journal";
+my ($build, $journal) = OutboxTest::Build->with_null_sink($dir);
 append_to_file($journal, '');
 
 # What looks into statements, where it is installed

@@ -13,10 +13,7 @@ use Test::More;
 # The sinks are built against the installed header, and installed where only this test's
 # PostgreSQL finds them.
 my $dir = PostgreSQL::Test::Utils::tempdir('sinks');
-my $build = OutboxTest::Build->new("$dir/build");
-OutboxTest::Build::run('cp', '-R', "$top/test/sinks", "$dir/");
-OutboxTest::Build::run('make', '-s', '-C', "$dir/sinks", "PG_CONFIG=$build->{pg_config}", 'with_llvm=no', 'install');
-my $journal = $ENV{OUTBOX_NULL_JOURNAL} = "$dir/journal";
+my ($build, $journal) = OutboxTest::Build->with_null_sink($dir);
 
 my $node = outbox_node('main', build => $build);
 my $receiver = OutboxTest::Receiver->new('main');

@@ -10,10 +10,7 @@ use Test::More;
 
 # The sink null, installed where only this test's PostgreSQL finds it
 my $dir = PostgreSQL::Test::Utils::tempdir('sinks');
-my $build = OutboxTest::Build->new("$dir/build");
-OutboxTest::Build::run('cp', '-R', "$top/test/sinks", "$dir/");
-OutboxTest::Build::run('make', '-s', '-C', "$dir/sinks", "PG_CONFIG=$build->{pg_config}", 'with_llvm=no', 'install');
-my $journal = $ENV{OUTBOX_NULL_JOURNAL} = "$dir/journal";
+my ($build, $journal) = OutboxTest::Build->with_null_sink($dir);
 
 # Nothing else is due meanwhile that would have the worker examine all endpoints.
 my $node = outbox_node('main', build => $build, conf => "outbox.sinks = 'webhook, null'\noutbox.wakeup_interval = '60s'\n");
