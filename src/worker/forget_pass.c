@@ -390,9 +390,9 @@ slice_of_scheduled(void)
 		" free AS MATERIALIZED (SELECT s.id FROM outbox.scheduled s WHERE"
 		" s.id = ANY (ARRAY(SELECT d.id FROM due d"
 		" WHERE EXISTS (SELECT 1 FROM keys k WHERE k.event_id = d.id)"
-		" OR NOT EXISTS (SELECT 1 FROM outbox.dedup k WHERE k.topic = d.topic"
+		" OR (SELECT true FROM outbox.dedup k WHERE k.topic = d.topic"
 		" AND k.dedup_key = d.dedup_key AND k.tenant = d.tenant"
-		" AND k.event_id = d.id)))"
+		" AND k.event_id = d.id LIMIT 1) IS NULL))" /* no hash of all keys is made */
 		" FOR UPDATE SKIP LOCKED),"
 		" unique_again AS (DELETE FROM outbox.dedup k USING keys d"
 		" WHERE k.topic = d.topic AND k.dedup_key = d.dedup_key"
