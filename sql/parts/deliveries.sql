@@ -117,10 +117,10 @@ CREATE TABLE outbox.commands (
     endpoint_id     int4 NOT NULL,
     action          text NOT NULL,   -- retry, resend, discard, cancel, due, probe, forget, limit
     seq             int8 NOT NULL,   -- 0 with probe
-    asked_by        xid8 NOT NULL DEFAULT pg_current_xact_id(),
     failed_at       timestamptz,     -- first failure, after which it is tried again
     retry_at        timestamptz,
     error           text,
+    asked_by        xid8 NOT NULL DEFAULT pg_current_xact_id(),
     PRIMARY KEY (endpoint_id, command_id)
 );
 CREATE INDEX commands_delivery_idx ON outbox.commands (seq, endpoint_id);

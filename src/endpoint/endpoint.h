@@ -204,7 +204,7 @@ typedef struct OutboxEndpointConfig
 
 /*
  * Whether requests may be sent to the endpoint, and why not.  Written by
- * endpoint_settings.c, outcome.c, proofs.c, reload.c, roster.c, settle.c, status.c and window.c.
+ * endpoint_settings.c, outcome.c, proofs.c, reload.c, roster.c, settle.c and status.c.
  */
 typedef struct OutboxEndpointStatus
 {
@@ -462,7 +462,7 @@ typedef struct OutboxLists
 
 /*
  * Facts that the worker needs about each of its endpoints.  Written by busy.c, publish.c,
- * reload.c, roster.c and subscribers.c.
+ * reload.c, roster.c, subscribers.c and window.c.
  */
 typedef struct OutboxMembership
 {
