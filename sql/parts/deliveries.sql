@@ -120,6 +120,7 @@ CREATE TABLE outbox.commands (
     failed_at       timestamptz,     -- first failure, after which it is tried again
     retry_at        timestamptz,
     error           text,
+    asked_by        xid8 NOT NULL DEFAULT pg_current_xact_id(),
     PRIMARY KEY (endpoint_id, command_id)
 );
 CREATE INDEX commands_delivery_idx ON outbox.commands (seq, endpoint_id);

@@ -180,7 +180,7 @@ append(OutboxBatch *b, OutboxDelivery *d, const char **error, bool *full)
 		return NULL;
 	}
 	event = outbox_shape_load(d->event, &b->endpoint->config.request.shape,
-							  OUTBOX_PAYLOAD_ITSELF, &gone, error);
+							  OUTBOX_PAYLOAD_ITSELF, b->endpoint->id, &gone, error);
 	if (gone)
 	{
 		*error = "the event is no longer in the log";

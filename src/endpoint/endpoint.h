@@ -204,31 +204,30 @@ typedef struct OutboxEndpointConfig
 
 /*
  * Whether requests may be sent to the endpoint, and why not.  Written by
- * endpoint_settings.c, outcome.c, proofs.c, reload.c, roster.c, settle.c, status.c and window.c.
+ * endpoint_settings.c, outcome.c, proofs.c, reload.c, roster.c, settle.c and status.c.
  */
 typedef struct OutboxEndpointStatus
 {
-	bool		  paused;
-	bool		  disabled;
-	bool		  state_dirty; /* true if its receiver disabled it and that is not stored
+	bool		paused;
+	bool		disabled;
+	bool		state_dirty;   /* true if its receiver disabled it and that is not stored
 								* yet */
-	bool		  state_written; /* true if the current settle has stored it */
-	bool		  failing_told;	 /* true if outbox.failing was made of 'failing_since' */
-	bool		  failing_fresh; /* true if it was, since the last settle */
-	bool		  recovered;   /* true if its breaker has closed since the last settle */
-	bool		  unstorable;  /* true if its last settle failed: nothing is sent before
+	bool		state_written; /* true if the current settle has stored it */
+	bool		failing_told;  /* true if outbox.failing was made of 'failing_since' */
+	bool		failing_fresh; /* true if it was, since the last settle */
+	bool		recovered;	   /* true if its breaker has closed since the last settle */
+	bool		unstorable;	   /* true if its last settle failed: nothing is sent before
 								* one succeeds */
-	const char	 *held_for;	   /* why its secrets or its sink cannot be used (NULL: they
+	const char *held_for;	   /* why its secrets or its sink cannot be used (NULL: they
 								* can) */
-	TimestampTz	  stuck_until; /* held because a call for it did not return (0: it did) */
-	TimestampTz	  state_since;
-	const char	 *reason;		 /* static, or with the settings */
-	TimestampTz	  failing_since; /* first failure since the last success (0: none) */
-	TimestampTz	  failed_at;	 /* the last one, if 'failing_since' is not 0 */
-	int64		  clock_ahead;	 /* outbox_status_clock_ahead() as these two know it */
-	TransactionId rest_xid; /* the next one when its receiver last asked for a rest (0:
-								* it has not) */
-	int			  unfit;	/* events in a row that its filter was too long for */
+	TimestampTz stuck_until;   /* held because a call for it did not return (0: it did) */
+	TimestampTz state_since;
+	const char *reason;		   /* static, or with the settings */
+	TimestampTz failing_since; /* first failure since the last success (0: none) */
+	TimestampTz failed_at;	   /* the last one, if 'failing_since' is not 0 */
+	int64		clock_ahead;   /* outbox_status_clock_ahead() as these two know it */
+	uint64		rest_xid;	   /* the next one when its receiver last asked for a rest
+								 * (0: it has not) */
 } OutboxEndpointStatus;
 
 /* How a receiver proves that it wants events. */
@@ -463,20 +462,21 @@ typedef struct OutboxLists
 
 /*
  * Facts that the worker needs about each of its endpoints.  Written by busy.c, publish.c,
- * reload.c, roster.c and subscribers.c.
+ * reload.c, roster.c, subscribers.c and window.c.
  */
 typedef struct OutboxMembership
 {
 	pairingheap_node waiting_node; /* in the heap of endpoints that wait for a time */
 	TimestampTz		 waits_until;  /* 0: it is not in the heap */
-	bool published_quiet;		   /* true if it was quiet at the last outbox_publish() */
-	bool dropped;				   /* true if its settings are gone: it is freed after the
+	bool   published_quiet;		   /* true if it was quiet at the last outbox_publish() */
+	bool   dropped;				   /* true if its settings are gone: it is freed after the
 									* commit, or once nothing is in flight */
-	bool recreate;				   /* true if it is to be freed as soon as nothing is in
+	bool   recreate;			   /* true if it is to be freed as soon as nothing is in
 									* flight, and loaded again unless it was dropped */
-	bool seen;					   /* true if the current reload has found its settings */
-	bool put_off; /* true if its settings have changed and cannot be read: it
+	bool   seen;				   /* true if the current reload has found its settings */
+	bool   put_off; /* true if its settings have changed and cannot be read: it
 									* reads no events until they can */
+	uint16 unfit;	/* events in a row that its filter was too long for */
 	struct OutboxSubscription *subscription; /* subscribers.c (NULL: it is not known) */
 } OutboxMembership;
 

@@ -446,7 +446,8 @@ outbox_lanes_park_followers(OutboxEndpoint *ep, TimestampTz now)
 	 */
 	if (!crowded && !keeps &&
 		(ep->pace.breaker == OUTBOX_BREAKER_OPEN ||
-		 ep->pace.failures.n >= OUTBOX_BREAKER_FAILURES / 2))
+		 (ep->pace.failures.n >= OUTBOX_BREAKER_FAILURES / 2 &&
+		  ep->pace.failures.events >= OUTBOX_BREAKER_EVENTS)))
 		return;
 
 	while (!dlist_is_empty(&ep->queue->parking))

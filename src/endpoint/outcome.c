@@ -133,7 +133,7 @@ outbox_outcome_request_failed(OutboxEndpoint *ep, OutboxDelivery *d, bool alone,
 	if (o->slow_down)
 	{
 		outbox_pace_slow_down(&ep->pace, o->retry_after, now);
-		ep->status.rest_xid = ReadNextTransactionId();
+		ep->status.rest_xid = U64FromFullTransactionId(ReadNextFullTransactionId());
 	}
 
 	/* It asks for fewer requests and does not say when, as 429 without Retry-After does. */
@@ -144,10 +144,9 @@ outbox_outcome_request_failed(OutboxEndpoint *ep, OutboxDelivery *d, bool alone,
 }
 
 bool
-outbox_outcome_rests_since(const OutboxEndpoint *ep, TransactionId xid)
+outbox_outcome_rests_since(const OutboxEndpoint *ep, uint64 xid)
 {
-	return TransactionIdIsValid(ep->status.rest_xid) &&
-		TransactionIdPrecedes(xid, ep->status.rest_xid);
+	return xid < ep->status.rest_xid;
 }
 
 const char *

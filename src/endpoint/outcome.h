@@ -19,7 +19,7 @@ extern void outbox_outcome_request_failed(OutboxEndpoint *ep, OutboxDelivery *d,
  * True if the receiver has asked for a rest since this transaction had its number.  So a probe
  * that it asked for was answered.
  */
-extern bool outbox_outcome_rests_since(const OutboxEndpoint *ep, TransactionId xid);
+extern bool outbox_outcome_rests_since(const OutboxEndpoint *ep, uint64 xid);
 
 /* Returns why a failed delivery becomes dead now.  NULL: it is retried. */
 extern const char *outbox_outcome_exhausted(const OutboxEndpoint *ep,

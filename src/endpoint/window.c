@@ -245,7 +245,7 @@ outbox_window_place(OutboxEndpoint *ep, OutboxDelivery *d, OutboxFilterResult fi
 {
 	if (filter == OUTBOX_FILTER_YES)
 	{
-		ep->status.unfit = 0;
+		ep->member.unfit = 0;
 		outbox_lane_place(ep, d, known);
 		return true;
 	}
@@ -253,9 +253,9 @@ outbox_window_place(OutboxEndpoint *ep, OutboxDelivery *d, OutboxFilterResult fi
 						  filter == OUTBOX_FILTER_TOO_LONG ?
 							  "the filter is too long for a payload of this size" :
 							  "the filter is neither true nor false of the payload");
-	if (filter == OUTBOX_FILTER_TOO_LONG && ++ep->status.unfit == OUTBOX_UNFIT_MAX)
+	if (filter == OUTBOX_FILTER_TOO_LONG && ++ep->member.unfit == OUTBOX_UNFIT_MAX)
 	{
-		ep->status.unfit = 0;
+		ep->member.unfit = 0;
 		outbox_status_disable(ep, OUTBOX_FILTER_UNFIT, GetCurrentTimestamp());
 	}
 	return false;

@@ -493,12 +493,12 @@ shape_event(OutboxEvent *event, const OutboxShape *shape, const char **problem)
 
 OutboxEvent *
 outbox_shape_load(OutboxEvent *event, const OutboxShape *shape, OutboxFormat format,
-				  bool *gone, const char **problem)
+				  int32 endpoint_id, bool *gone, const char **problem)
 {
 	*problem = NULL;
 	if (shape->text == NULL)
-		return outbox_payload_load(event, format, gone);
-	event = outbox_payload_load(event, OUTBOX_PAYLOAD_ITSELF, gone);
+		return outbox_payload_load(event, format, endpoint_id, gone);
+	event = outbox_payload_load(event, OUTBOX_PAYLOAD_ITSELF, endpoint_id, gone);
 	return event ? shape_event(event, shape, problem) : NULL;
 }
 

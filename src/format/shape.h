@@ -28,7 +28,7 @@ extern const char *outbox_shape_problem(const char *text, const char **hint);
  * why, until the next call.
  */
 extern OutboxEvent *outbox_shape_load(OutboxEvent *event, const OutboxShape *shape,
-									  OutboxFormat format, bool *gone,
+									  OutboxFormat format, int32 endpoint_id, bool *gone,
 									  const char **problem);
 extern size_t		outbox_shape_cost(const OutboxEvent *event, const OutboxShape *shape,
 									  OutboxFormat format);

@@ -88,7 +88,8 @@ before_use(const OutboxEvent *event)
  * the event does.
  */
 OutboxEvent *
-outbox_payload_load(OutboxEvent *event, OutboxFormat format, bool *gone)
+outbox_payload_load(OutboxEvent *event, OutboxFormat format, int32 endpoint_id,
+					bool *gone)
 {
 	OutboxEvent	   *whole = at_hand(event, format);
 	Bringing		b = {.event = event};
@@ -106,7 +107,8 @@ outbox_payload_load(OutboxEvent *event, OutboxFormat format, bool *gone)
 		outbox_payload_wanted = true;
 		return NULL;
 	}
-	if (outbox_step_held(OUTBOX_STEP_READ, 0))
+	if (outbox_step_held(OUTBOX_STEP_READ, 0) ||
+		outbox_step_held(OUTBOX_STEP_READ, endpoint_id))
 		return NULL;
 	before_use(event);
 	if (!outbox_step_try(bring_whole, &b, &failure))
@@ -121,12 +123,19 @@ outbox_payload_load(OutboxEvent *event, OutboxFormat format, bool *gone)
 		*gone = failure.sqlerrcode == ERRCODE_DATA_CORRUPTED ||
 			ERRCODE_TO_CATEGORY(failure.sqlerrcode) == ERRCODE_DATA_EXCEPTION;
 		if (!*gone)
-			outbox_step_hold(OUTBOX_STEP_READ, 0, &failure);
+			outbox_step_hold(OUTBOX_STEP_READ, endpoint_id, &failure);
 		return NULL;
 	}
 	if (!b.begun)
 		return NULL;
 	whole = b.whole;
+	if (whole && (whole->unreadable || whole->forgotten))
+	{
+		/* It was whole when the event was read.  The end of a forgotten one is forget.c's. */
+		*gone = whole->unreadable;
+		outbox_page_unref(whole->page);
+		return NULL;
+	}
 	*gone = whole == NULL;
 	if (whole)
 	{

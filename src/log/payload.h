@@ -10,10 +10,11 @@
  * Returns the event with the payload or body for a request in this format: itself, or a
  * copy whose payload is read from the log.  The caller has a reference to its page.
  * Returns NULL if the event does not exist any more ('*gone'), or can only be read
- * later.  May begin a transaction, so it must not be called inside one.
+ * later.  An error puts reading on hold for the endpoint.  May begin a transaction, so it
+ * must not be called inside one.
  */
 extern OutboxEvent *outbox_payload_load(OutboxEvent *event, OutboxFormat format,
-										bool *gone);
+										int32 endpoint_id, bool *gone);
 
 /* Additional memory that a request will take, the reading included, in bytes, about. */
 extern size_t outbox_payload_cost(const OutboxEvent *event, OutboxFormat format);

@@ -147,7 +147,7 @@ show(Shown *shown, const Sender *s, OutboxEvent *event, int attempt,
 	bool gone;
 	bool is_webhook = s->target.transport == &outbox_http_transport;
 
-	event = outbox_shape_load(event, &s->config.shape, s->config.format, &gone,
+	event = outbox_shape_load(event, &s->config.shape, s->config.format, 0, &gone,
 							  &shown->problem);
 	if (shown->problem)
 		return;

@@ -146,6 +146,20 @@ outbox_changes_read_at(int32 id, TimestampTz at)
 }
 
 void
+outbox_changes_hurry(TimestampTz now)
+{
+	HASH_SEQ_STATUS scan;
+	Timed		   *t;
+
+	if (timed == NULL)
+		return;
+	hash_seq_init(&scan, timed);
+	while ((t = hash_seq_search(&scan)) != NULL)
+		t->at = Min(t->at, now);
+	timed_at = Min(timed_at, now);
+}
+
+void
 outbox_changes_take_due(bool all, List **ids)
 {
 	TimestampTz		now = GetCurrentTimestamp();

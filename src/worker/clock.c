@@ -16,6 +16,7 @@
 #include "base/query.h"
 #include "endpoint/status.h"
 #include "log/transaction.h"
+#include "server/shares.h"
 #include "worker/clock.h"
 
 #define TOLERANCE (1 * USECS_PER_SEC)
@@ -58,7 +59,9 @@ outbox_clock_follow(TimestampTz now)
 		return;
 	outbox_query("UPDATE outbox.parked"
 				 " SET next_attempt_at = next_attempt_at - $2"
-				 " WHERE status = 'retrying' AND next_attempt_at > $1",
-				 arg_time(last), arg_datum(INTERVALOID, IntervalPGetDatum(&back)));
+				 " WHERE status = 'retrying' AND next_attempt_at > $1"
+				 " AND " OUTBOX_SHARE_OF_ENDPOINT " = ANY ($3)",
+				 arg_time(last), arg_datum(INTERVALOID, IntervalPGetDatum(&back)),
+				 arg_datum(INT4ARRAYOID, outbox_shares_array()));
 	outbox_txn_commit();
 }

@@ -315,8 +315,8 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 
 	if (outbox_endpoint_has_memory(ep, ep->queue->nin_flight - 1, transport->memory, cost,
 								   now))
-		event = outbox_shape_load(d->event, &settings->shape, settings->format, &gone,
-								  &problem);
+		event = outbox_shape_load(d->event, &settings->shape, settings->format, ep->id,
+								  &gone, &problem);
 	if (gone || problem)
 	{
 		outbox_outcome_dead(ep, d, gone ? "event is gone" : "invalid event",
@@ -377,6 +377,7 @@ send_batch(OutboxBatch *b, TimestampTz now)
 
 	if (t == NULL)
 	{
+		outbox_pace_return_token(&ep->pace);
 		outbox_batch_put_back(b);
 		return false;
 	}
@@ -635,6 +636,8 @@ outbox_dispatch_next_time(OutboxEndpoint *ep, TimestampTz now)
 		return outbox_window_has_something(ep) ? now + ASK_AGAIN : t;
 	if (!outbox_step_held(OUTBOX_STEP_READ, ep->id)) /* else they cannot be loaded */
 		t = outbox_retries_due(ep);
+	if (!outbox_step_may(OUTBOX_STEP_PARKED))
+		t = Max(t, outbox_step_next_try(OUTBOX_STEP_PARKED, 0));
 	t = Min(t, outbox_batch_due(ep, now));
 	if (outbox_window_has_something(ep) || t <= now)
 	{

@@ -70,10 +70,10 @@ typedef struct Command
 	uint64			xid;	   /* of the event (0: it was not found) */
 	TimestampTz		due;	   /* next_attempt_at of a row that says 'retrying' */
 	ItemPointerData place;	   /* of the command */
-	TransactionId	asked_by;
-	ItemPointerData row;	 /* of the delivery */
-	bool			changes; /* true if this row is changed */
-	OutboxCounter	counts;	 /* a delivery that waited has ended (0: none did) */
+	uint64			asked_by;  /* its transaction */
+	ItemPointerData row;	   /* of the delivery */
+	bool			changes;   /* true if this row is changed */
+	OutboxCounter	counts;	   /* a delivery that waited has ended (0: none did) */
 	bool			left_alone;
 	Effect			effect;
 } Command;
@@ -321,7 +321,8 @@ count_again(Command *c)
 {
 	TransactionId settings = (TransactionId) (c->ep->config.row_version >> 32);
 
-	if (!outbox_is_counted(c->ep) || TransactionIdPrecedes(c->asked_by, settings))
+	if (!outbox_is_counted(c->ep) ||
+		TransactionIdPrecedes((TransactionId) c->asked_by, settings))
 		outbox_window_count_again(c->ep, &outbox_loop.head);
 }
 
@@ -417,7 +418,7 @@ read_commands(Command *commands)
 		"SELECT c.command_id, c.endpoint_id, c.seq, c.action, k.status,"
 		" COALESCE(k.key, e.key), e.xid, k.reason, k.next_attempt_at, c.place,"
 		" c.asked_by, k.row"
-		" FROM (SELECT ctid AS place, xmin AS asked_by, * FROM outbox.commands"
+		" FROM (SELECT ctid AS place, * FROM outbox.commands"
 		" WHERE " OUTBOX_SHARE_OF_ENDPOINT " = ANY ($1)"
 		" AND ROW(endpoint_id, command_id) > ROW($2, $3) AND endpoint_id <= $4"
 		" AND (retry_at IS NULL OR retry_at <= pg_catalog.now())"
@@ -441,7 +442,7 @@ read_commands(Command *commands)
 		outbox_read_row(i, into_int8(&c->id), into_int4(&c->endpoint_id),
 						into_int8(&c->seq), into_text(&c->action), into_text(&c->status),
 						into_text(&c->key), into_xid8(&c->xid), into_text(&reason),
-						into_time(&c->due), into_tid(&c->place), into_xid(&c->asked_by),
+						into_time(&c->due), into_tid(&c->place), into_xid8(&c->asked_by),
 						into_tid(&c->row));
 		c->ep = outbox_loop_find(c->endpoint_id);
 		if (c->ep)

@@ -180,6 +180,7 @@ load_endpoint(const OutboxEndpointRow *s)
 
 typedef struct Reload
 {
+	bool			 begun; /* false: nothing has changed in memory yet */
 	bool			 all;	/* true if the settings of all are read */
 	List			*ids;	/* else of these endpoints ... */
 	List			*left;	/* ... and later of these */
@@ -230,7 +231,7 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 	bool			held = outbox_step_held(OUTBOX_STEP_RELOAD, s->id);
 
 	r->nread++;
-	if (r->all || !is_weighed(s->id))
+	if (r->all || (!held && !is_weighed(s->id)))
 		r->weight[share] = Min(r->weight[share] + 1, PG_UINT16_MAX);
 	if (held)
 	{
@@ -238,8 +239,7 @@ apply_settings(void *arg, const OutboxEndpointRow *s)
 		 * Its settings could not be read.  It stays as it is, or unknown.  If they have
 		 * changed, it reads no events, because the old ones do not hold for these.
 		 */
-		outbox_loop.roster.reload_at = Min(outbox_loop.roster.reload_at,
-										   outbox_step_next_time());
+		outbox_changes_read_at(s->id, outbox_step_next_try(OUTBOX_STEP_RELOAD, s->id));
 		r->some_left_out = true;
 		if (ep == NULL)
 			return;
@@ -450,7 +450,7 @@ id_array(const List *ids)
 }
 
 /* 'tidy' is for endpoints that were dropped while no worker had them. */
-bool
+void
 outbox_reload(bool tidy)
 {
 	Reload *r = &reload;
@@ -463,15 +463,16 @@ outbox_reload(bool tidy)
 	uint64		  seen;
 	int64		  nendpoints;
 
+	r->begun = false;
 	outbox_txn_begin_step();
 	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_KEPT_EVENTS);
 	if (!outbox_forgotten_read())
-	{
-		outbox_txn_abort();
-		return false;
-	}
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("\"" OUTBOX_SCHEMA ".forgotten\" is locked by another session")));
 	outbox_positions_read_again();
 	memset(r, 0, sizeof(Reload));
+	r->begun = true;
 	outbox_query("SELECT pg_catalog.pg_current_snapshot()::pg_catalog.text,"
 				 " pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())");
 	outbox_read_row(0, into_text(&snapshot), into_xid8(&seen));
@@ -532,10 +533,9 @@ outbox_reload(bool tidy)
 	if (outbox_serves_database())
 		outbox_shares_weigh(weight);
 	outbox_loop.traffic.refill_all = true;
-	return true;
 }
 
-/* If reading failed for some, these may not be known, and all are read at once. */
+/* An endpoint whose settings could not be read may not be in the roster. */
 void
 outbox_reload_by_and_by(void)
 {
@@ -543,8 +543,7 @@ outbox_reload_by_and_by(void)
 
 	for (int i = 0; i < outbox_loop.roster.n; i++)
 		outbox_changes_read_at(outbox_loop.roster.endpoints[i]->id, now);
-	if (outbox_loop.roster.reload_at != DT_NOEND)
-		outbox_loop.roster.reload_at = Min(outbox_loop.roster.reload_at, now);
+	outbox_changes_hurry(now);
 }
 
 /*
@@ -568,7 +567,8 @@ outbox_reload_failed(void)
 	if (meeting)
 		outbox_endpoint_free(meeting);
 	meeting = NULL;
-	outbox_loop.roster.reload_at = 0;
+	if (reload.begun)
+		outbox_loop.roster.reload_at = 0;
 }
 
 bool

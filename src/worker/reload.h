@@ -7,10 +7,10 @@ extern void outbox_reload_init(void);
 
 /*
  * Reads the settings that have changed, or all.  'tidy': reads all, and searches for rows
- * that dropped endpoints may have left behind.  False: a lock was not free.  After an
- * error, outbox_reload_failed() must be called: the endpoints are the same as before.
+ * that dropped endpoints may have left behind.  After an error, outbox_reload_failed() must
+ * be called: the endpoints are the same as before.
  */
-extern bool outbox_reload(bool tidy);
+extern void outbox_reload(bool tidy);
 extern void outbox_reload_failed(void);
 
 /* The settings of all endpoints are to be read again, some at a time. */

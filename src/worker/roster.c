@@ -95,11 +95,10 @@ outbox_roster_wake_all(bool stuck)
 	{
 		OutboxEndpoint *ep = outbox_loop.roster.endpoints[i];
 
-		if (outbox_endpoint_rests(ep))
-			continue;
 		if (stuck)
 			ep->status.stuck_until = 0;
-		outbox_busy_add(ep);
+		if (!outbox_endpoint_rests(ep))
+			outbox_busy_add(ep);
 	}
 }
 

@@ -91,9 +91,11 @@ static uint64	   seen_emitted;
 static TimestampTz fill_at; /* when an endpoint has something to send by itself */
 static TimestampTz wakeup_at;
 static TimestampTz read_not_before; /* no new tick is taken before this time */
-static XLogRecPtr  send_from_lsn;	/* nothing at all is sent before the WAL is durable up
+static TimestampTz read_again_at; /* nothing is read before this time: what would have to
+									 * be known first is locked */
+static XLogRecPtr  send_from_lsn; /* nothing at all is sent before the WAL is durable up
 									 * to here */
-static XLogRecPtr  needed_lsn; /* events that were read wait for the WAL up to here */
+static XLogRecPtr  needed_lsn;	  /* events that were read wait for the WAL up to here */
 
 static void
 delivery_ended(OutboxEndpoint *ep, TimestampTz now)
@@ -139,7 +141,7 @@ pass_over_changed(void)
 		return !outbox_head_waits();
 	if (done_for != changed && !outbox_reload_put_off())
 	{
-		outbox_loop.due.retry_locks_at = GetCurrentTimestamp() + OUTBOX_RETRY_LOCKS_AFTER;
+		read_again_at = GetCurrentTimestamp() + OUTBOX_RETRY_LOCKS_AFTER;
 		return false;
 	}
 	done_for = changed;
@@ -194,7 +196,7 @@ reading_is_due(Reading *r, bool unlocked, TimestampTz now)
 				   .head = outbox_step_may(OUTBOX_STEP_READ),
 				   .emitted = pg_atomic_read_u64(&outbox_db->emitted)};
 	r->news = r->head && is_news(r->emitted, now);
-	return unlocked &&
+	return unlocked && now >= read_again_at &&
 		(r->news || outbox_reader_has_work(&outbox_loop.roster.busy, r->head, now));
 }
 
@@ -359,27 +361,19 @@ reload_due(void)
 static void
 reload_roster(void *arg)
 {
-	bool *locked = arg;
-
-	*locked = !outbox_reload(outbox_serves_database() && !outbox_loop.database_ours);
+	outbox_reload(outbox_serves_database() && !outbox_loop.database_ours);
 }
 
 static void
 reload_step(TimestampTz now)
 {
 	bool taken = outbox_loop.roster.reload_at == 0 || outbox_roster_to_load() != NIL;
-	bool locked;
 
 	if (now < outbox_loop.due.retry_locks_at || now < reload_due())
 		return;
-	if (!outbox_step_run(OUTBOX_STEP_RELOAD, reload_roster, &locked))
+	if (!outbox_step_run(OUTBOX_STEP_RELOAD, reload_roster, NULL))
 	{
 		outbox_reload_failed();
-		return;
-	}
-	if (locked)
-	{
-		outbox_loop.due.retry_locks_at = now + OUTBOX_RETRY_LOCKS_AFTER;
 		return;
 	}
 	/*
@@ -451,6 +445,8 @@ time_to_sleep(TimestampTz examined_at, bool more)
 		until = Min(until, ep->link->look_at);
 	}
 	until = Min(until, outbox_loop.due.judge_at);
+	if (now < read_again_at)
+		until = Min(until, read_again_at);
 	fill_at = Min(fill_at, outbox_slots_next_time());
 	if (outbox_slots_wanted() && outbox_slots_in_flight() == 0)
 		fill_at = now + OUTBOX_RETRY_LOCKS_AFTER; /* there was no memory for a request */

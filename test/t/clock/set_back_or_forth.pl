@@ -24,7 +24,7 @@ sub set_clock
 set_clock(0);
 $ENV{OUTBOX_CLOCK} = $clock;
 $ENV{LD_PRELOAD} = $shim;
-my $node = outbox_node('main');
+my $node = outbox_node('main', conf => "outbox.workers_per_database = 4\n");
 delete $ENV{LD_PRELOAD};
 my $receiver = OutboxTest::Receiver->new('main');
 
@@ -35,8 +35,13 @@ ask(<<"SQL");
 SELECT outbox.create_endpoint('ok', '$url/ok/a', '{load.*}');
 SELECT outbox.create_endpoint('fails', '$url/fail/b?rate=0.1', '{load.*}', backoff_base => '20 ms', backoff_max => '200 ms');
 SELECT outbox.create_endpoint('waits', '$url/ok/waits', '{waits.*}', backoff_base => '4 s', backoff_max => '1 h');
+SELECT outbox.create_endpoint('far', '$url/status/500/far', '{far.*}', backoff_base => '20 h', backoff_max => '20 h');
 SELECT outbox.create_endpoint('down', '$url/ok/down', '{down.*}', backoff_base => '4 s', backoff_max => '5 s');
 SQL
+my $far = emit($node, 'far.n', '{}');
+wait_status($node, $far, 'retrying', 'a retry is due in hours');
+ask("UPDATE outbox.parked SET next_attempt_at = clock_timestamp() + interval '10 h'");
+sub rest { return ask("SELECT extract(epoch FROM next_attempt_at - clock_timestamp())::bigint FROM outbox.deliveries WHERE event_id = '$far'") }
 my $producer = start_producer($node, $log, rate => 100, keys => 4);
 $receiver->wait_new(20, '/ok/a');
 
@@ -58,6 +63,7 @@ sub step
 	my $retry = emit($node, 'waits.n', '{}');
 	wait_status($node, $retry, 'retrying', "$name: a delivery waits for its retry");
 	my $before = ask("SELECT delivered FROM outbox.stats WHERE endpoint = 'ok'");
+	my $rest = rest() - ($by > 0 ? $by : 0);
 	set_clock($offset + $by);
 	$receiver->control(path => '/ok/waits', behave => '/ok');
 	ok($receiver->wait_new(200, '/ok/a'), "$name: deliveries go on");
@@ -71,9 +77,10 @@ sub step
 	my $later = ask("SELECT outbox.emit('waits.later', '{}'::jsonb, deliver_at => clock_timestamp() + interval '1 s')");
 	$receiver->wait_delivered(1, id => $later);
 	pass("$name: a scheduled event comes");
-	ok( wait_sql($node, "SELECT state = 'running' AND last_loop_at > clock_timestamp() - interval '5 s'"
+	ok( wait_sql($node, "SELECT bool_and(state = 'running' AND last_loop_at > clock_timestamp() - interval '5 s')"
 			  . ' FROM outbox.workers'),
 		"$name: the worker runs");
+	cmp_ok(abs($rest - rest()), '<', 300, "$name: what is due in hours keeps the rest of its wait");
 	return;
 }
 
@@ -112,6 +119,7 @@ $receiver->wait_delivered(1, id => $first, path => '/ok/place');
 pass('an event that was emitted before the clock was set back is not passed over');
 
 stop_producer($producer);
+ask("SELECT outbox.drop_endpoint('far', discard => true)");
 check_history($node, $receiver, $log, endpoints => [ '/ok/a', '/fail/b' ],
 	max_duplicates => 6 * 2 * (32 + 100),
 	name => 'nothing lost, and the order kept');

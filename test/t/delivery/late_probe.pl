@@ -9,7 +9,7 @@ use Test::More;
 my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 
-# The worker sends before it can carry out the probe of resume_endpoint().
+# The worker sends before it can carry out the probe of resume_endpoint(), which is set aside.
 endpoint($node, $receiver, 'busy', '/ok/busy', "topics => '{busy}'");
 $receiver->control(path => '/ok/busy', behave => '/flaky?first=1&status=429&retry_after=5');
 ask("SELECT outbox.pause_endpoint('busy')");
@@ -19,11 +19,11 @@ my $worker = worker_pid($node);
 kill 'STOP', $worker;
 ask("SELECT outbox.resume_endpoint('busy')");
 my $lock = $node->background_psql('postgres', on_error_stop => 1);
-$lock->query_safe('BEGIN; SELECT action FROM outbox.commands FOR UPDATE');
+$lock->query_safe('BEGIN; SELECT action FROM outbox.commands FOR KEY SHARE');
 kill 'CONT', $worker;
 $receiver->wait_for(1, path => '/ok/busy');
 ok(wait_sql($node, "SELECT retrying = 1 FROM outbox.stats WHERE endpoint = 'busy'"), 'the receiver asks for a rest');
-is(ask('SELECT action FROM outbox.commands'), 'probe', 'the probe is not carried out yet');
+ok(wait_sql($node, "SELECT action = 'probe' AND retry_at IS NOT NULL FROM outbox.commands"), 'the probe is set aside');
 $lock->query_safe('COMMIT');
 $lock->quit;
 ok(wait_sql($node, 'SELECT count(*) = 0 FROM outbox.commands'), 'now it is');

@@ -16,6 +16,16 @@ my $ill = emit($node, 'ill.first', '{}', "key => 'k'");
 ok(wait_sql($node, "SELECT failed_attempts > 1 FROM outbox.stats WHERE endpoint = 'ill'"), 'one delivery fails');
 
 
+# Retries that are due while their table is locked cost nothing.
+endpoint($node, $receiver, "later$_", '/status/500/later', "topics => '{later.*}', backoff_base => '4 s', backoff_max => '4 s'") foreach 1 .. 5;
+emit($node, 'later.n', '{}');
+ok(wait_sql($node, "SELECT count(*) = 5 FROM outbox.parked p JOIN outbox.endpoint_settings s USING (endpoint_id) WHERE s.name ~ 'later'"), 'retries wait');
+my $holder = $node->background_psql('postgres', on_error_stop => 1);
+$holder->query_safe('BEGIN; LOCK TABLE outbox.parked IN ACCESS EXCLUSIVE MODE');
+sleeps_meanwhile(worker_pid($node), 25, 'they cost nothing while their table is locked', sub { sleep 4 });
+$holder->query_safe('ROLLBACK');
+ask("SELECT outbox.drop_endpoint('later' || n, discard => true) FROM generate_series(1, 5) n");
+
 # More events than a worker sends without storing what was delivered
 my $many = 3000;
 my $emitted = 1;
@@ -31,7 +41,6 @@ sub emit_some
 my %needed = map { $_ => 1 } qw(origins own_epochs emit_topics events events_0 events_1 events_2 endpoint_settings positions positions_0 positions_1);
 my @others = grep { !$needed{$_} } split /\n/, ask("SELECT relname FROM pg_class"
 	  . " WHERE relnamespace = 'outbox'::regnamespace AND relkind IN ('r', 'p')");
-my $holder = $node->background_psql('postgres', on_error_stop => 1);
 my $pid = $holder->query_safe('SELECT pg_backend_pid()');
 $holder->query_safe('BEGIN; LOCK TABLE ' . join(', ', map { "outbox.$_" } @others) . ' IN ACCESS EXCLUSIVE MODE');
 emit_some($many);
@@ -82,6 +91,17 @@ foreach my $table (sort(@others), sort keys %needed)
 	}
 	$holder->query_safe('ROLLBACK');
 }
+
+# Settings change, and the list of forget() cannot be read: nothing is read, and what was sent is stored.
+endpoint($node, $receiver, 'slow', '/slow/one?ms=4000', "topics => '{slow.*}'");
+my $slow = emit($node, 'slow.one', '{}');
+ok(wait_sql($node, "SELECT processing = 1 FROM outbox.stats WHERE endpoint = 'slow'"), 'a request is in flight');
+$holder->query_safe('BEGIN; LOCK TABLE outbox.forgotten IN ACCESS EXCLUSIVE MODE');
+ask("SELECT outbox.alter_endpoint('ill', label => 'changed')");
+ok(wait_sql($node, "SELECT reason ~ 'on hold: .*reload .locked.*; process $pid has locked outbox.forgotten' FROM outbox.status"),
+	'the status says that settings cannot be read');
+ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.attempts WHERE event_id = '$slow'"), 'what was sent is stored');
+$holder->query_safe('ROLLBACK');
 
 # A lock that is only waited for holds up the same
 $holder->query_safe('BEGIN; LOCK TABLE outbox.endpoint_settings IN ACCESS SHARE MODE');

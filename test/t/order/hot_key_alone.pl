@@ -98,6 +98,16 @@ cmp_ok(scalar @n, '<', 1000, 'one hot key with 10,000 events does not delay the 
 is_deeply(\@n, [ 1 .. @n ], 'and goes on in order, each once');
 ask("SELECT outbox.drop_endpoint(name, discard => true) FROM outbox.endpoints");
 
+# Nor does a key whose head fails again and again, alone: no breaker opens
+endpoint($node, $receiver, 'stuck', '/poison/stuck?n=1', "topics => '{stuck.*}', backoff_base => '20 ms', backoff_max => '50 ms'");
+ask("SELECT outbox.emit('stuck.hot', '{\"n\": 1}', key => 'hot')");
+ok(wait_sql($node, "SELECT failed_attempts >= 12 FROM outbox.stats WHERE endpoint = 'stuck'"), 'a head that fails alone');
+ask(q{SELECT count(outbox.emit('stuck.hot', jsonb_build_object('n', n), key => 'hot')) FROM generate_series(2, 3000) n});
+my $cold = ask(q{SELECT outbox.emit('stuck.cold', '{"n": 3001}', key => 'cold')});
+$receiver->wait_delivered(1, id => $cold);
+is(scalar(() = $receiver->delivered(path => '/poison/stuck')), 1, 'another key goes on, behind 3,000 of that one');
+ask("SELECT outbox.drop_endpoint('stuck', discard => true)");
+
 # A restart while a head is in flight and its followers are parked
 endpoint($node, $receiver, 'head', '/ok/head', "topics => '{head.*}'");
 $receiver->control(path => '/ok/head', behave => '/hang');
