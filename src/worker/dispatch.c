@@ -452,15 +452,16 @@ width_of(const OutboxEndpoint *ep, bool more)
 typedef enum Bound
 {
 	BOUND_NONE,
-	BOUND_OWN,	  /* its state, its limits, or its breaker */
-	BOUND_WIDTH,  /* the width of its transport */
+	BOUND_OWN,	   /* its state, its limits, or its breaker */
+	BOUND_WIDTH,   /* the width of its transport */
+	BOUND_NOTHING, /* it was tried: nothing can be sent */
+	/* With these it waits among the others. */
 	BOUND_TENANT, /* the limits of its tenant */
 	BOUND_SETTLE, /* so many of its deliveries have ended and are not settled */
 	BOUND_SLOT,	  /* the slots that others have */
 	BOUND_TURN,	  /* others wait before it */
 	BOUND_TIME,	  /* the round is over */
-	BOUND_MEMORY, /* it was tried: its request does not fit now, or cannot be made */
-	BOUND_NOTHING /* it was tried: nothing can be sent */
+	BOUND_MEMORY  /* it was tried: its request does not fit now, or cannot be made */
 } Bound;
 
 static Bound
@@ -482,32 +483,16 @@ wait_for(OutboxEndpoint *ep, Bound bound, TimestampTz now)
 {
 	bool something = outbox_window_has_something(ep);
 
-	switch (bound)
-	{
-		case BOUND_MEMORY:
-			outbox_slots_wait_for_memory(ep, now);
-			return;
-		case BOUND_SETTLE:
-			if (!something)
-				break;
-			outbox_slots_wait_for_settle(ep, now);
-			return;
-		case BOUND_TIME:
-		case BOUND_TENANT:
-		case BOUND_SLOT:
-		case BOUND_TURN:
-			if (!something)
-				break;
-			outbox_slots_wait(ep, now);
-			return;
-		case BOUND_WIDTH:
-			if (something)
-				(void) width_of(ep, true);
-			break;
-		default:
-			break;
-	}
-	outbox_slots_leave(ep);
+	if (bound == BOUND_WIDTH && something)
+		(void) width_of(ep, true);
+	if (bound == BOUND_MEMORY || (bound >= BOUND_TENANT && something))
+		outbox_slots_wait(ep,
+						  bound == BOUND_MEMORY		? OUTBOX_LACKS_MEMORY :
+							  bound == BOUND_SETTLE ? OUTBOX_LACKS_SETTLE :
+													  OUTBOX_LACKS_TURN,
+						  now);
+	else
+		outbox_slots_leave(ep);
 }
 
 /*
