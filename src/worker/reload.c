@@ -419,6 +419,7 @@ static void
 take_some(Reload *r)
 {
 	const ListCell *cell;
+	List		   *gone = NIL;
 
 	for (int i = 0; i < r->n; i++)
 		outbox_roster_add(r->list[i]);
@@ -427,13 +428,15 @@ take_some(Reload *r)
 		OutboxEndpoint *ep = outbox_loop_find(lfirst_int(cell));
 
 		if (ep && ep->member.dropped && !outbox_roster_lingers(ep))
-			outbox_roster_remove(ep);
+			gone = list_append_unique_ptr(gone, ep);
 		else if (ep && !ep->member.dropped)
 		{
 			outbox_subscribers_add(ep);
 			outbox_busy_note_loaded(ep);
 		}
 	}
+	if (gone)
+		outbox_roster_remove(gone);
 	outbox_others_end(r->ids);
 }
 

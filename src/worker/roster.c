@@ -76,19 +76,6 @@ outbox_roster_add(OutboxEndpoint *ep)
 }
 
 void
-outbox_roster_remove(OutboxEndpoint *ep)
-{
-	OutboxLoopRoster *r = &outbox_loop.roster;
-	int				  place = outbox_loop_place_of(ep->id);
-
-	Assert(place < r->n && r->endpoints[place] == ep);
-	r->n--;
-	memmove(r->endpoints + place, r->endpoints + place + 1,
-			sizeof(OutboxEndpoint *) * (r->n - place));
-	outbox_roster_forget(ep);
-}
-
-void
 outbox_roster_wake_all(bool stuck)
 {
 	for (int i = 0; i < outbox_loop.roster.n; i++)
@@ -209,9 +196,8 @@ outbox_roster_cancel(TimestampTz before)
 	}
 }
 
-/* Takes these endpoints out of the array of all. */
-static void
-take_out(const List *leaving)
+void
+outbox_roster_remove(const List *leaving)
 {
 	OutboxLoopRoster *r = &outbox_loop.roster;
 	int				 *places = palloc(sizeof(int) * list_length(leaving));
@@ -227,6 +213,14 @@ take_out(const List *leaving)
 			r->endpoints[n++] = r->endpoints[i];
 	r->n = n;
 	pfree(places);
+	foreach (cell, leaving)
+	{
+		OutboxEndpoint *ep = lfirst(cell);
+
+		if (!ep->member.dropped)
+			outbox_roster_load_later(ep->id);
+		outbox_roster_forget(ep);
+	}
 }
 
 /* An endpoint that is to be loaded again is busy until then. */
@@ -235,7 +229,6 @@ outbox_roster_recreate(void)
 {
 	OutboxLoopRoster *r = &outbox_loop.roster;
 	List			 *leaving = NIL;
-	ListCell		 *cell;
 	dlist_iter		  iter;
 
 	if (r->recreating)
@@ -252,14 +245,6 @@ outbox_roster_recreate(void)
 		}
 	}
 	if (leaving)
-		take_out(leaving);
-	foreach (cell, leaving)
-	{
-		OutboxEndpoint *ep = lfirst(cell);
-
-		if (!ep->member.dropped)
-			outbox_roster_load_later(ep->id);
-		outbox_roster_forget(ep);
-	}
+		outbox_roster_remove(leaving);
 	give_back_shares();
 }
