@@ -20,13 +20,6 @@
 /* No other endpoint's rows of outbox.parked are begun with after this time (µs). */
 #define PARKED_TIME (5 * 1000)
 
-/* True if reading for this endpoint has failed and may not be tried again yet. */
-static bool
-is_held(const OutboxEndpoint *ep)
-{
-	return outbox_step_held(OUTBOX_STEP_READ, ep->id);
-}
-
 static void
 load_due_retries(OutboxEndpoint *ep, TimestampTz now)
 {
@@ -50,7 +43,8 @@ load_due_retries(OutboxEndpoint *ep, TimestampTz now)
 static bool
 wants_parked(OutboxEndpoint *ep, TimestampTz now)
 {
-	return !ep->member.dropped && !ep->member.recreate && !is_held(ep) &&
+	return !ep->member.dropped && !ep->member.recreate &&
+		!outbox_step_held(OUTBOX_STEP_READ, ep->id) &&
 		(outbox_retries_has_due(ep, now) || outbox_parked_wants_look(ep));
 }
 
