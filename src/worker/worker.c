@@ -292,7 +292,7 @@ publish(TimestampTz now)
 	if (now - at >= USECS_PER_SEC || now < at)
 	{
 		at = now;
-		pg_atomic_write_u64(&outbox_self->resident, outbox_memory_resident());
+		pg_atomic_write_u64(&outbox_self->resident, outbox_memory_resident(NULL));
 		pg_atomic_write_u64(&outbox_self->bound,
 							outbox_memory_bound(outbox_loop.roster.n,
 												outbox_settings_memory() +
