@@ -262,13 +262,7 @@ done(void *arg, const OutboxOutcome *outcome)
 void
 outbox_dispatch_flush(void)
 {
-	for (int i = 0; i < outbox_ntransports; i++)
-		if (outbox_transports[i]->flush)
-		{
-			outbox_watchdog_enter(0);
-			outbox_transports[i]->flush();
-			outbox_watchdog_leave();
-		}
+	outbox_watchdog_call_all(flush);
 }
 
 void

@@ -480,12 +480,7 @@ shut_down(void)
 	/* The stored positions name the requests in flight, so they are made again. */
 	outbox_chores_end(GetCurrentTimestamp());
 	OUTBOX_CRASH_POINT("stop.settled");
-	for (int i = 0; i < outbox_ntransports; i++)
-	{
-		outbox_watchdog_enter(0);
-		outbox_transports[i]->shutdown();
-		outbox_watchdog_leave();
-	}
+	outbox_watchdog_call_all(shutdown);
 	proc_exit(0);
 }
 
@@ -548,12 +543,7 @@ loop(void)
 		}
 
 		outbox_dispatch_new_round();
-		for (int i = 0; i < outbox_ntransports; i++)
-		{
-			outbox_watchdog_enter(0);
-			outbox_transports[i]->poll();
-			outbox_watchdog_leave();
-		}
+		outbox_watchdog_call_all(poll);
 		now = GetCurrentTimestamp();
 		if (outbox_clock_went_back(now))
 		{
