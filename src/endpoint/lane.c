@@ -62,7 +62,7 @@ outbox_lanes_free(OutboxEndpoint *ep)
 OutboxLane *
 outbox_lane_find(OutboxEndpoint *ep, const char *key)
 {
-	LaneEntry *entry = lanes_lookup(ep->queue->lanes, key);
+	LaneEntry *entry = key ? lanes_lookup(ep->queue->lanes, key) : NULL;
 
 	return entry ? entry->lane : NULL;
 }
@@ -181,7 +181,7 @@ outbox_lane_get(OutboxEndpoint *ep, const char *key, bool known)
 {
 	OutboxLane *lane = outbox_lane_find(ep, key);
 
-	if (lane == NULL)
+	if (lane == NULL && key)
 	{
 		lane = make_lane(ep, key);
 		lane->asked = lane->asked || known;
@@ -368,15 +368,14 @@ wait_in(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d)
 void
 outbox_lane_place(OutboxEndpoint *ep, OutboxDelivery *d, bool known)
 {
-	const char *key = outbox_lane_key(ep, d->event->order_key);
-	OutboxLane *lane;
+	OutboxLane *lane = outbox_lane_get(ep, outbox_lane_key(ep, d->event->order_key),
+									   known);
 
-	if (key == NULL)
+	if (lane == NULL)
 	{
 		outbox_delivery_ready(ep, d);
 		return;
 	}
-	lane = outbox_lane_get(ep, key, known);
 	d->lane = lane;
 	wait_in(ep, lane, d);
 	outbox_lane_advance(ep, lane);

@@ -8,8 +8,8 @@ extern void outbox_lanes_free(OutboxEndpoint *ep);
 
 /*
  * Returns the key of the lane that orders an event with this key.  NULL: no lane does.
- * _find returns the lane of a key, or NULL.  _get makes it if it is missing.  'known' is
- * true if memory knows the key's rows in outbox.parked.
+ * _find returns the lane that has such a key, or NULL.  _get makes it if it is missing.
+ * 'known' is true if memory knows the key's rows in outbox.parked.
  */
 extern const char *outbox_lane_key(const OutboxEndpoint *ep, const char *key);
 extern OutboxLane *outbox_lane_find(OutboxEndpoint *ep, const char *key);

@@ -17,9 +17,7 @@
 static OutboxLane *
 lane_of(OutboxEndpoint *ep, const char *key)
 {
-	const char *k = outbox_lane_key(ep, key);
-
-	return k ? outbox_lane_find(ep, k) : NULL;
+	return outbox_lane_find(ep, outbox_lane_key(ep, key));
 }
 
 /*
@@ -29,12 +27,10 @@ lane_of(OutboxEndpoint *ep, const char *key)
 static void
 look_again(OutboxEndpoint *ep, const char *key)
 {
-	const char *k = outbox_lane_key(ep, key);
-	OutboxLane *lane;
+	OutboxLane *lane = ep->queue->lanes_all ?
+		lane_of(ep, key) :
+		outbox_lane_get(ep, outbox_lane_key(ep, key), false);
 
-	if (k == NULL)
-		return;
-	lane = ep->queue->lanes_all ? outbox_lane_find(ep, k) : outbox_lane_get(ep, k, false);
 	if (lane)
 	{
 		outbox_lane_forget_rows(lane);

@@ -18,12 +18,11 @@
 static OutboxLane *
 leave_table(OutboxEndpoint *ep, int64 seq, const char *key, bool was_retry)
 {
-	const char *k = outbox_lane_key(ep, key);
 	OutboxLane *lane;
 
 	if (was_retry)
 		return outbox_retries_take_loaded(ep, seq);
-	lane = k ? outbox_lane_find(ep, k) : NULL;
+	lane = outbox_lane_find(ep, outbox_lane_key(ep, key));
 	if (lane && lane->parked)
 		lane->first_parked = Max(lane->first_parked, seq + 1);
 	return lane;
@@ -184,8 +183,8 @@ outbox_parking_settled(OutboxEndpoint *ep)
 		else if (d->verdict == OUTBOX_VERDICT_BLOCKED)
 		{
 			/* Its turn may have come while its row could not be read yet. */
-			const char *key = outbox_lane_key(ep, d->event->order_key);
-			OutboxLane *lane = key ? outbox_lane_find(ep, key) : NULL;
+			OutboxLane *lane = outbox_lane_find(ep,
+												outbox_lane_key(ep, d->event->order_key));
 
 			if (lane)
 				outbox_lane_advance(ep, lane);
