@@ -156,7 +156,7 @@ static void
 take_off_its_list(OutboxEndpoint *ep, OutboxDelivery *d)
 {
 	if (d->state == OUTBOX_DELIVERY_WAITING)
-		outbox_lane_pop(ep, d->lane);
+		outbox_lane_leave(ep, d->lane, d);
 	else
 		outbox_delivery_leave_ready(ep, d);
 }

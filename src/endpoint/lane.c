@@ -232,15 +232,6 @@ outbox_lane_leave(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d)
 	outbox_delivery_count(d, -1);
 }
 
-static OutboxDelivery *
-pop_waiting(OutboxEndpoint *ep, OutboxLane *lane)
-{
-	OutboxDelivery *d = dlist_head_element(OutboxDelivery, node, &lane->waiting);
-
-	outbox_lane_leave(ep, lane, d);
-	return d;
-}
-
 static void
 begin_waiting(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d)
 {
@@ -266,12 +257,6 @@ outbox_lane_peek(const OutboxLane *lane)
 	d = dlist_head_element(OutboxDelivery, node,
 						   unconstify(dlist_head *, &lane->waiting));
 	return !lane->parked || d->seq < lane->first_parked ? d : NULL;
-}
-
-void
-outbox_lane_pop(OutboxEndpoint *ep, OutboxLane *lane)
-{
-	(void) pop_waiting(ep, lane);
 }
 
 /*
@@ -308,7 +293,7 @@ outbox_lane_advance(OutboxEndpoint *ep, OutboxLane *lane)
 	d = outbox_lane_peek(lane);
 	if (d != NULL)
 	{
-		(void) pop_waiting(ep, lane);
+		outbox_lane_leave(ep, lane, d);
 		lane->head = d;
 		outbox_delivery_ready(ep, d);
 		return;
@@ -400,8 +385,9 @@ park_lane(OutboxEndpoint *ep, OutboxLane *lane)
 {
 	while (lane->nwaiting > 0)
 	{
-		OutboxDelivery *d = pop_waiting(ep, lane);
+		OutboxDelivery *d = dlist_head_element(OutboxDelivery, node, &lane->waiting);
 
+		outbox_lane_leave(ep, lane, d);
 		outbox_lane_parked(lane, d->seq);
 		d->lane = NULL;
 

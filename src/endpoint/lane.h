@@ -55,11 +55,10 @@ extern void outbox_lane_advance(OutboxEndpoint *ep, OutboxLane *lane);
 
 /*
  * _peek returns the next follower, or NULL if there is none or something of the
- * lane comes before it.  _pop takes it off its lane, and _leave any other.
- * _return puts it back where it was.
+ * lane comes before it.  _leave takes a follower off its lane, and _return puts it
+ * back where it was.
  */
 extern OutboxDelivery *outbox_lane_peek(const OutboxLane *lane);
-extern void			   outbox_lane_pop(OutboxEndpoint *ep, OutboxLane *lane);
 extern void outbox_lane_leave(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d);
 extern void outbox_lane_return(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d);
 
