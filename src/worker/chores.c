@@ -73,8 +73,7 @@ something_to_settle(TimestampTz now)
 		(outbox_settle_may_share(&outbox_loop.to_settle) &&
 		 (outbox_busy_some_share() ||
 		  outbox_settle_wants_head(&outbox_loop.head, now))) ||
-		(outbox_step_may(OUTBOX_STEP_PARKED) &&
-		 outbox_reader_wants_followers(&outbox_loop.roster.busy));
+		(outbox_step_may(OUTBOX_STEP_PARKED) && outbox_reader_wants_followers());
 }
 
 /*
@@ -112,7 +111,7 @@ bring_followers(void *arg)
 	}
 	if (outbox_step_lock(OUTBOX_STEP_PARKED, OUTBOX_TABLE_PARKED, OUTBOX_TABLE_PARKED,
 						 RowExclusiveLock))
-		outbox_reader_bring_followers(&outbox_loop.roster.busy);
+		outbox_reader_bring_followers();
 	OUTBOX_CRASH_POINT("followers.read");
 	outbox_txn_commit();
 }
@@ -158,10 +157,9 @@ outbox_settle_step(TimestampTz now, bool final)
 	outbox_unsettled_end_all();
 	outbox_loop.traffic.unsent = 0;
 	outbox_loop.due.settle_at = 0;
-	if (outbox_reader_wants_followers(&outbox_loop.roster.busy))
-		outbox_reader_followers_ended(&outbox_loop.roster.busy,
-									  !outbox_step_run(OUTBOX_STEP_FOLLOWERS,
-													   bring_followers, &now));
+	if (outbox_reader_wants_followers())
+		outbox_reader_followers_ended(
+			!outbox_step_run(OUTBOX_STEP_FOLLOWERS, bring_followers, &now));
 	if (final)
 		return;
 	if (outbox_positions_want_compaction(now))

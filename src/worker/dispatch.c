@@ -534,14 +534,12 @@ outbox_dispatch_fill_all(TimestampTz now)
 {
 	OutboxEndpoint *ep = NULL;
 	int				fruitless = 0;
-	dlist_iter		iter;
 
 	outbox_loop.traffic.refill_all = false;
 	begin_requests(GetCurrentTimestamp() - Max(now, outbox_loop.due.settled_at));
 	outbox_slots_ask_again(now);
-	dlist_foreach(iter, &outbox_loop.roster.busy)
+	while ((ep = outbox_busy_next(ep)) != NULL)
 	{
-		ep = outbox_listed(busy_node, iter.cur);
 		if (ep->feed->drop_window)
 			outbox_window_drop(ep, &outbox_loop.head);
 		fill(ep, now, false);

@@ -185,15 +185,9 @@ outbox_roster_loaded(bool all, const List *ids)
 void
 outbox_roster_cancel(TimestampTz before)
 {
-	dlist_iter iter;
-
-	dlist_foreach(iter, &outbox_loop.roster.busy)
-	{
-		OutboxEndpoint *ep = outbox_listed(busy_node, iter.cur);
-
+	for (OutboxEndpoint *ep = outbox_busy_next(NULL); ep; ep = outbox_busy_next(ep))
 		if (ep->member.recreate)
 			outbox_dispatch_cancel(ep, before);
-	}
 }
 
 void
@@ -229,20 +223,15 @@ outbox_roster_recreate(void)
 {
 	OutboxLoopRoster *r = &outbox_loop.roster;
 	List			 *leaving = NIL;
-	dlist_iter		  iter;
 
 	if (r->recreating)
 	{
 		r->recreating = false;
-		dlist_foreach(iter, &r->busy)
-		{
-			OutboxEndpoint *ep = outbox_listed(busy_node, iter.cur);
-
+		for (OutboxEndpoint *ep = outbox_busy_next(NULL); ep; ep = outbox_busy_next(ep))
 			if (ep->member.recreate && may_leave(ep))
 				leaving = lappend(leaving, ep);
 			else
 				r->recreating |= ep->member.recreate;
-		}
 	}
 	if (leaving)
 		outbox_roster_remove(leaving);
