@@ -86,15 +86,9 @@ outbox_operator_discard_dead(OutboxEndpoint *ep, int64 seq, const char *key, boo
 static OutboxDelivery *
 find(dlist_head *list, int64 seq)
 {
-	dlist_iter iter;
-
-	dlist_foreach(iter, list)
-	{
-		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
-
+	for (OutboxDelivery *d = NULL; (d = outbox_delivery_next(list, d)) != NULL;)
 		if (d->seq == seq)
 			return d;
-	}
 	return NULL;
 }
 
@@ -183,13 +177,12 @@ static void *
 unless_of(dlist_head *list, void *subject)
 {
 	const Subject *s = subject;
-	dlist_iter	   iter;
 
 	if (s == NULL)
 		return NULL;
-	dlist_foreach(iter, list)
+	for (OutboxDelivery *d = NULL; (d = outbox_delivery_next(list, d)) != NULL;)
 	{
-		const OutboxEvent *event = dlist_container(OutboxDelivery, node, iter.cur)->event;
+		const OutboxEvent *event = d->event;
 
 		if (event->tenant && strcmp(event->tenant, s->tenant) == 0 &&
 			(s->key == NULL || (event->key && strcmp(event->key, s->key) == 0)))

@@ -85,16 +85,11 @@ count_settled(OutboxEndpoint *ep, const OutboxDelivery *d)
 static void *
 add_retry_numbers(dlist_head *list, void *end)
 {
-	int64	  *to = end;
-	dlist_iter iter;
+	int64 *to = end;
 
-	dlist_foreach(iter, list)
-	{
-		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
-
+	for (OutboxDelivery *d = NULL; (d = outbox_delivery_next(list, d)) != NULL;)
 		if (d->parked && d->row_retries)
 			*to++ = d->seq;
-	}
 	return to;
 }
 

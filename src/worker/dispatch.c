@@ -560,15 +560,10 @@ outbox_dispatch_fill_all(TimestampTz now)
 static OutboxDelivery *
 started_before(OutboxEndpoint *ep, TimestampTz before)
 {
-	dlist_iter iter;
-
-	dlist_foreach(iter, &ep->queue->in_flight)
-	{
-		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
-
+	for (OutboxDelivery *d = NULL;
+		 (d = outbox_delivery_next(&ep->queue->in_flight, d)) != NULL;)
 		if (d->started_at < before)
 			return d;
-	}
 	return NULL;
 }
 
