@@ -111,25 +111,19 @@ unload(OutboxEndpoint *ep, int64 seq, OutboxLane *lane)
 }
 
 void
-outbox_operator_cancel_retry(OutboxEndpoint *ep, int64 seq, const char *key)
+outbox_operator_cancel_parked(OutboxEndpoint *ep, int64 seq, const char *key,
+							  bool retries)
 {
-	outbox_parking_count_row(ep, seq, OUTBOX_ROW_RETRYING, -1);
+	outbox_parking_count_row(ep, seq, retries ? OUTBOX_ROW_RETRYING : OUTBOX_ROW_BLOCKED,
+							 -1);
 	unload(ep, seq, lane_of(ep, key));
-	if (!outbox_retries_contains(ep, seq))
+	if (retries && !outbox_retries_contains(ep, seq))
 	{
 		look_again(ep, key);
 		return;
 	}
-	outbox_retries_remove(ep, seq);
-	if (lane_of(ep, key))
-		outbox_lane_advance(ep, lane_of(ep, key));
-}
-
-void
-outbox_operator_cancel_follower(OutboxEndpoint *ep, int64 seq, const char *key)
-{
-	outbox_parking_count_row(ep, seq, OUTBOX_ROW_BLOCKED, -1);
-	unload(ep, seq, lane_of(ep, key));
+	if (retries)
+		outbox_retries_remove(ep, seq);
 	if (lane_of(ep, key))
 		outbox_lane_advance(ep, lane_of(ep, key));
 }
