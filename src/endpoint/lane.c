@@ -204,18 +204,6 @@ outbox_lane_key(const OutboxEndpoint *ep, const char *key)
 	return NULL;
 }
 
-static void
-want_followers(OutboxEndpoint *ep, OutboxLane *lane)
-{
-	(void) outbox_list_add(&ep->queue->loading, &lane->loading_node);
-}
-
-static void
-want_answer(OutboxEndpoint *ep, OutboxLane *lane)
-{
-	(void) outbox_list_add(&ep->queue->asking, &lane->asking_node);
-}
-
 void
 outbox_lane_park_later(OutboxEndpoint *ep, OutboxLane *lane)
 {
@@ -286,7 +274,7 @@ outbox_lane_advance(OutboxEndpoint *ep, OutboxLane *lane)
 		return;
 	if (!lane->asked)
 	{
-		want_answer(ep, lane);
+		(void) outbox_list_add(&ep->queue->asking, &lane->asking_node);
 		return;
 	}
 
@@ -299,7 +287,7 @@ outbox_lane_advance(OutboxEndpoint *ep, OutboxLane *lane)
 		return;
 	}
 	if (lane->parked)
-		want_followers(ep, lane);
+		(void) outbox_list_add(&ep->queue->loading, &lane->loading_node);
 	else if (!is_awaited(lane))
 		remove_lane(ep, lane);
 }

@@ -362,12 +362,6 @@ rotate_attempts(void *arg)
 }
 
 static bool
-is_copying(void)
-{
-	return outbox_kept_copy_time() != DT_NOEND;
-}
-
-static bool
 is_tidying(void)
 {
 	return outbox_kept_tidy_time() != DT_NOEND && !outbox_step_held(OUTBOX_STEP_TIDY, 0);
@@ -380,7 +374,8 @@ is_tidying(void)
 static TimestampTz
 events_due(void)
 {
-	if (is_copying() || is_tidying() || outbox_step_held(OUTBOX_STEP_RETENTION, 0))
+	if (outbox_kept_copy_time() != DT_NOEND || is_tidying() ||
+		outbox_step_held(OUTBOX_STEP_RETENTION, 0))
 		return DT_NOEND;
 	return due(events_since, outbox_retention_of_events());
 }
