@@ -36,6 +36,7 @@
 #include "worker/chores.h"
 #include "worker/dispatch.h"
 #include "worker/forget.h"
+#include "worker/forget_pass.h"
 #include "worker/kept_limit.h"
 #include "worker/leftovers.h"
 #include "worker/loop.h"
@@ -250,7 +251,7 @@ static const Chore chores[] = {
 	{OUTBOX_STEPS, IF_UNLOCKED | SETTLED, outbox_forget_report_time, outbox_forget_report,
 	 NULL},
 	{OUTBOX_STEP_FORGET, OF_DATABASE, outbox_forget_next_time, outbox_forget_run,
-	 outbox_forget_failed},
+	 outbox_forget_pass_drop},
 	{OUTBOX_STEP_SEEK, 0, outbox_leftovers_moved_due, outbox_leftovers_run_moved, NULL},
 	{OUTBOX_STEP_LEFTOVERS, 0, outbox_leftovers_dropped_due, outbox_leftovers_run_dropped,
 	 NULL},
