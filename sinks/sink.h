@@ -70,14 +70,4 @@ sink_address_text(const struct sockaddr *address, char *text, size_t size)
 		strcpy(text, "?");
 }
 
-/* Overwrites and frees an allocated string. */
-static inline void
-sink_wipe(char **secret)
-{
-	if (*secret)
-		explicit_bzero(*secret, strlen(*secret));
-	free(*secret);
-	*secret = NULL;
-}
-
 #endif /* OUTBOX_SINK_H */

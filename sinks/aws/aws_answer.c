@@ -241,7 +241,7 @@ aws_answer_read(const AwsTarget *t, int status, const char *data, size_t len, in
 
 /* ---------------------------------------------------------------- codes */
 
-/* Each begins a code. */
+/* Each begins a code.  Codes of KMS begin with Kms or KMS. */
 static const char *const refused[] = {"AccessDenied",
 									  "NotAuthorized",
 									  "AuthFailure",
@@ -272,16 +272,11 @@ static const char *const refused[] = {"AccessDenied",
 									  "UnknownOperation",
 									  "InvalidAction",
 									  "KmsAccessDenied",
-									  "KMSAccessDenied",
 									  "KmsDisabled",
-									  "KMSDisabled",
 									  "KmsInvalidState",
-									  "KMSInvalidState",
 									  "KmsInvalidKeyUsage",
 									  "KmsNotFound",
-									  "KMSNotFound",
 									  "KmsOptInRequired",
-									  "KMSOptInRequired",
 									  "KMS.",
 									  NULL};
 
@@ -290,7 +285,6 @@ static const char *const busy[] = {"Throttl",
 								   "RequestThrottled",
 								   "TooManyRequests",
 								   "KmsThrottl",
-								   "KMSThrottl",
 								   "KMS.Throttl",
 								   "ProvisionedThroughputExceeded",
 								   "OverLimit",
@@ -312,7 +306,7 @@ static bool
 is_one_of(const char *code, const char *const *list)
 {
 	for (; *list; list++)
-		if (strncmp(code, *list, strlen(*list)) == 0)
+		if (strncasecmp(code, *list, strlen(*list)) == 0)
 			return true;
 	return false;
 }

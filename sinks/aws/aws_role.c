@@ -94,7 +94,7 @@ static void
 forget(void)
 {
 	aws_keys_wipe(&keys);
-	sink_wipe(&former_token);
+	outbox_wipe(&former_token);
 	explicit_bzero(imds_token, sizeof(imds_token));
 	explicit_bzero(&answer, sizeof(answer));
 	request = NULL; /* a request in flight is not awaited any more */
@@ -411,7 +411,7 @@ take_keys(const AwsRequest *r)
 		fail(problem);
 		return;
 	}
-	sink_wipe(&former_token);
+	outbox_wipe(&former_token);
 	former_token = keys.session_token;
 	keys.session_token = NULL;
 	aws_keys_wipe(&keys);

@@ -5,12 +5,11 @@
  */
 #include "aws_role_read.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
+#include "../sink.h"
 #include "aws_xml.h"
 
 bool
@@ -107,30 +106,19 @@ aws_role_read_xml(const char *data, size_t len, AwsRoleAnswer *a)
 bool
 aws_role_may_connect(const struct sockaddr *address)
 {
-	static const char *const v4[] = {"169.254.169.254", "169.254.170.2",
-									 "169.254.170.23"};
-	static const char *const v6[] = {"fd00:ec2::254", "fd00:ec2::23", "::1"};
+	static const char *const servers[] = {"169.254.169.254", "169.254.170.2",
+										  "169.254.170.23",	 "fd00:ec2::254",
+										  "fd00:ec2::23",	 "::1"};
 	char					 text[INET6_ADDRSTRLEN];
 
-	if (address->sa_family == AF_INET)
-	{
-		const struct sockaddr_in *in = (const struct sockaddr_in *) address;
-
-		if (ntohl(in->sin_addr.s_addr) >> 24 == 127)
-			return true;
-		if (inet_ntop(AF_INET, &in->sin_addr, text, sizeof(text)) == NULL)
-			return false;
-		for (size_t i = 0; i < sizeof(v4) / sizeof(v4[0]); i++)
-			if (strcmp(text, v4[i]) == 0)
-				return true;
+	if (address->sa_family == AF_INET &&
+		ntohl(((const struct sockaddr_in *) address)->sin_addr.s_addr) >> 24 == 127)
+		return true;
+	if (address->sa_family != AF_INET && address->sa_family != AF_INET6)
 		return false;
-	}
-	if (address->sa_family != AF_INET6 ||
-		inet_ntop(AF_INET6, &((const struct sockaddr_in6 *) address)->sin6_addr, text,
-				  sizeof(text)) == NULL)
-		return false;
-	for (size_t i = 0; i < sizeof(v6) / sizeof(v6[0]); i++)
-		if (strcmp(text, v6[i]) == 0)
+	sink_address_text(address, text, sizeof(text));
+	for (size_t i = 0; i < sizeof(servers) / sizeof(servers[0]); i++)
+		if (strcmp(text, servers[i]) == 0)
 			return true;
 	return false;
 }

@@ -23,9 +23,9 @@
 void
 aws_keys_wipe(AwsKeys *keys)
 {
-	sink_wipe(&keys->access_key_id);
-	sink_wipe(&keys->secret_access_key);
-	sink_wipe(&keys->session_token);
+	outbox_wipe(&keys->access_key_id);
+	outbox_wipe(&keys->secret_access_key);
+	outbox_wipe(&keys->session_token);
 }
 
 /* Text that does not grow, so that growing leaves no part of it in memory. */
@@ -81,7 +81,7 @@ sign(const AwsKeys *keys, const char *day, const char *region, const char *servi
 		ok = ok &&
 			mac(i == 0 ? (const void *) first : key, i == 0 ? len : sizeof(key), parts[i],
 				strlen(parts[i]), key);
-	sink_wipe(&first);
+	outbox_wipe(&first);
 	if (ok)
 		to_hex(key, hex);
 	explicit_bzero(key, sizeof(key));

@@ -282,8 +282,8 @@ void
 kafka_security_clear(KafkaSecurity *security)
 {
 	for (int i = 0; i < KAFKA_SECURITY_OPTIONS; i++)
-		sink_wipe(&security->values[i]);
-	sink_wipe(&security->made_token);
+		outbox_wipe(&security->values[i]);
+	outbox_wipe(&security->made_token);
 }
 
 bool
@@ -389,7 +389,7 @@ kafka_security_renew_token(rd_kafka_t *rk, KafkaSecurity *security, char *reason
 	{
 		AwsKeys keys = keys_of(security);
 
-		sink_wipe(&security->made_token);
+		outbox_wipe(&security->made_token);
 		security->made_token = signer()->msk_token(has_role(security) ? NULL : &keys,
 												   security->values[KAFKA_REGION]);
 		token = security->made_token;

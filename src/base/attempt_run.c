@@ -75,17 +75,8 @@ int
 outbox_run_find(const OutboxRun *run, int64 seq)
 {
 	int low = 0;
-	int high = run->n;
 
-	while (low < high)
-	{
-		int middle = (low + high) / 2;
-
-		if (run->seq_low + distance_of(run, middle) < seq)
-			low = middle + 1;
-		else
-			high = middle;
-	}
+	outbox_find_place(low, run->n, i, run->seq_low + distance_of(run, i) < seq);
 	return low;
 }
 

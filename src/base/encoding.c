@@ -228,51 +228,42 @@ outbox_put_timestamp(char *p, TimestampTz t)
 	return p;
 }
 
-static char *
-put_percent(char *p, unsigned char c)
+static inline size_t
+percent_encode(const char *s, size_t len, char *out, bool header)
 {
 	static const char hex[] = "0123456789ABCDEF";
-
-	*p++ = '%';
-	*p++ = hex[c >> 4];
-	*p++ = hex[c & 15];
-	return p;
-}
-
-size_t
-outbox_percent_encode(const char *s, size_t len, char *out)
-{
-	char *p = out;
+	char			 *p = out;
 
 	for (size_t i = 0; i < len; i++)
 	{
 		unsigned char c = (unsigned char) s[i];
 
-		if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-			c == '-' || c == '.' || c == '_' || c == '~')
+		if (header ? c > ' ' && c < 0x7f && c != '"' && c != '%' :
+					 (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+					(c >= '0' && c <= '9') || c == '-' || c == '.' || c == '_' ||
+					c == '~')
+		{
 			*p++ = (char) c;
-		else
-			p = put_percent(p, c);
+			continue;
+		}
+		*p++ = '%';
+		*p++ = hex[c >> 4];
+		*p++ = hex[c & 15];
 	}
 	return p - out;
+}
+
+size_t
+outbox_percent_encode(const char *s, size_t len, char *out)
+{
+	return percent_encode(s, len, out, false);
 }
 
 /* CloudEvents 1.0.2, HTTP Protocol Binding, section 3.1.3.2 */
 size_t
 outbox_percent_encode_header(const char *s, size_t len, char *out)
 {
-	char *p = out;
-
-	for (size_t i = 0; i < len; i++)
-	{
-		unsigned char c = (unsigned char) s[i];
-
-		if (c > ' ' && c < 0x7f && c != '"' && c != '%')
-			*p++ = (char) c;
-		else
-			p = put_percent(p, c);
-	}
-	return p - out;
+	return percent_encode(s, len, out, true);
 }
 
 /* ---------------------------------------------------------------------

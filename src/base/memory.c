@@ -46,17 +46,20 @@ outbox_memory_bound(int64 endpoints, size_t settings, int64 in_flight)
 }
 
 size_t
-outbox_memory_resident(void)
+outbox_memory_resident(size_t *data)
 {
 	FILE		 *file = AllocateFile("/proc/self/statm", "r");
 	unsigned long resident = 0;
 	unsigned long shared = 0;
+	unsigned long all = 0;
 
 	if (file == NULL)
 		return 0;
-	if (fscanf(file, "%*u %lu %lu", &resident, &shared) != 2)
+	if (fscanf(file, "%*u %lu %lu %*u %*u %lu", &resident, &shared, &all) != 3)
 		resident = shared;
 	FreeFile(file);
+	if (data)
+		*data = all * (size_t) sysconf(_SC_PAGESIZE);
 	return (resident - shared) * (size_t) sysconf(_SC_PAGESIZE);
 }
 
@@ -110,10 +113,10 @@ outbox_memory_give_back(TimestampTz now)
 		return;
 	looked_at = now;
 	if (outbox_memory_peak < 2 * outbox_memory_used + KEEP_FREE && freed < KEEP_FREE &&
-		outbox_memory_resident() < resident + resident / 8 + KEEP_FREE)
+		outbox_memory_resident(NULL) < resident + resident / 8 + KEEP_FREE)
 		return;
 	freed = 0;
 	outbox_memory_peak = outbox_memory_used;
 	malloc_trim(0);
-	resident = outbox_memory_resident();
+	resident = outbox_memory_resident(NULL);
 }

@@ -72,8 +72,11 @@ outbox_memory_is_short(void)
  */
 extern size_t outbox_memory_bound(int64 endpoints, size_t settings, int64 in_flight);
 
-/* Returns the memory that the process has now, in bytes.  0: the system does not say. */
-extern size_t outbox_memory_resident(void);
+/*
+ * Returns the memory that the process has now, in bytes, and sets how much is its own, of
+ * which not all is resident.  0: the system does not say.
+ */
+extern size_t outbox_memory_resident(size_t *data);
 
 /*
  * In PG_CATCH: true if the error is a lack of memory of this process.  Switches to the memory

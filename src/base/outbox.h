@@ -40,6 +40,20 @@ outbox_grown(void *array, int n, int *max, size_t size, MemoryContext cxt)
 	return array;
 }
 
+/*
+ * Makes 'low', which is 0, the first of 'n' places in order of which 'before' is not true,
+ * an expression of 'place'.
+ */
+#define outbox_find_place(low, n, place, before) \
+	for (int high_ = (n), place; low < high_;) \
+	{ \
+		place = low + (high_ - low) / 2; \
+		if (before) \
+			low = place + 1; \
+		else \
+			high_ = place; \
+	}
+
 /* Limits that the documents state, in bytes. */
 #define OUTBOX_MAX_TOPIC 255
 #define OUTBOX_MAX_TYPE 255

@@ -52,14 +52,12 @@ can_share_request(const OutboxEndpoint *ep, const OutboxDelivery *d, TimestampTz
 static bool
 fills_a_batch(OutboxEndpoint *ep, TimestampTz now)
 {
-	int		   n = 0;
-	size_t	   bytes = 0;
-	dlist_iter iter;
+	int	   n = 0;
+	size_t bytes = 0;
 
-	dlist_foreach(iter, &ep->queue->ready)
+	for (OutboxDelivery *d = NULL;
+		 (d = outbox_delivery_next(&ep->queue->ready, d)) != NULL;)
 	{
-		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
-
 		if (!can_share_request(ep, d, now))
 			continue;
 		n += 1 + (d->lane && outbox_lane_is_free(d->lane) ? d->lane->nwaiting : 0);
@@ -156,7 +154,7 @@ static void
 take_off_its_list(OutboxEndpoint *ep, OutboxDelivery *d)
 {
 	if (d->state == OUTBOX_DELIVERY_WAITING)
-		outbox_lane_pop(ep, d->lane);
+		outbox_lane_leave(ep, d->lane, d);
 	else
 		outbox_delivery_leave_ready(ep, d);
 }

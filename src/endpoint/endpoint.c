@@ -276,16 +276,12 @@ next_ready(OutboxEndpoint *ep)
 		return first;
 	for (;;)
 	{
-		dlist_iter		iter;
-		OutboxDelivery *d;
+		OutboxDelivery *d = NULL;
 		int				n;
 
-		dlist_foreach(iter, &ep->queue->ready)
-		{
-			d = dlist_container(OutboxDelivery, node, iter.cur);
+		while ((d = outbox_delivery_next(&ep->queue->ready, d)) != NULL)
 			if (outbox_pace_refused(&ep->pace, d->event->topic) == NULL)
 				return d;
-		}
 
 		/* A delivery from the window may have to wait behind its key. */
 		n = before_accepted(ep);

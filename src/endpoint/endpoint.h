@@ -457,6 +457,17 @@ typedef struct OutboxLists
 	uint64	   unsettled_in;			/* ... if so many settles have left nothing yet */
 } OutboxLists;
 
+/* The delivery of the list behind this one, or the first (NULL).  NULL: there is none. */
+static inline OutboxDelivery *
+outbox_delivery_next(const dlist_head *list, const OutboxDelivery *d)
+{
+	dlist_node *node = d ? d->node.next : list->head.next;
+
+	return node == NULL || node == &list->head ?
+		NULL :
+		dlist_container(OutboxDelivery, node, node);
+}
+
 /* The endpoint that has this node of a list above. */
 #define outbox_listed(field, node) (dlist_container(OutboxLists, field, node)->endpoint)
 

@@ -88,13 +88,11 @@ static TimestampTz
 oldest_pending(OutboxEndpoint *ep, int64 *in_flight)
 {
 	TimestampTz oldest = DT_NOEND;
-	dlist_iter	iter;
 
 	*in_flight = 0;
-	dlist_foreach(iter, &ep->queue->in_flight)
+	for (OutboxDelivery *d = NULL;
+		 (d = outbox_delivery_next(&ep->queue->in_flight, d)) != NULL;)
 	{
-		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
-
 		(*in_flight)++;
 		oldest = Min(oldest, d->event->created_at);
 	}
@@ -131,13 +129,8 @@ fill_rows(OutboxEndpoint *ep, OutboxStats *s, bool *dying)
 	s->waiting.dead = ep->table->rows[OUTBOX_ROW_DEAD];
 	*dying = false;
 	for (size_t i = 0; i < lengthof(lists); i++)
-	{
-		dlist_iter iter;
-
-		dlist_foreach(iter, lists[i])
+		for (OutboxDelivery *d = NULL; (d = outbox_delivery_next(lists[i], d)) != NULL;)
 		{
-			OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
-
 			if (d->parked && d->seq <= ep->table->rows_upto)
 				(*(d->row_retries ? &s->waiting.retrying : &s->waiting.blocked))--;
 			if (d->state != OUTBOX_DELIVERY_SETTLING)
@@ -149,7 +142,6 @@ fill_rows(OutboxEndpoint *ep, OutboxStats *s, bool *dying)
 				(d->verdict == OUTBOX_VERDICT_DEAD &&
 				 outbox_outcome_blocks(ep, d->reason));
 		}
-	}
 }
 
 /* True if everything of a strict endpoint waits behind a dead delivery. */

@@ -62,7 +62,7 @@ outbox_lanes_free(OutboxEndpoint *ep)
 OutboxLane *
 outbox_lane_find(OutboxEndpoint *ep, const char *key)
 {
-	LaneEntry *entry = lanes_lookup(ep->queue->lanes, key);
+	LaneEntry *entry = key ? lanes_lookup(ep->queue->lanes, key) : NULL;
 
 	return entry ? entry->lane : NULL;
 }
@@ -181,7 +181,7 @@ outbox_lane_get(OutboxEndpoint *ep, const char *key, bool known)
 {
 	OutboxLane *lane = outbox_lane_find(ep, key);
 
-	if (lane == NULL)
+	if (lane == NULL && key)
 	{
 		lane = make_lane(ep, key);
 		lane->asked = lane->asked || known;
@@ -204,18 +204,6 @@ outbox_lane_key(const OutboxEndpoint *ep, const char *key)
 	return NULL;
 }
 
-static void
-want_followers(OutboxEndpoint *ep, OutboxLane *lane)
-{
-	(void) outbox_list_add(&ep->queue->loading, &lane->loading_node);
-}
-
-static void
-want_answer(OutboxEndpoint *ep, OutboxLane *lane)
-{
-	(void) outbox_list_add(&ep->queue->asking, &lane->asking_node);
-}
-
 void
 outbox_lane_park_later(OutboxEndpoint *ep, OutboxLane *lane)
 {
@@ -230,15 +218,6 @@ outbox_lane_leave(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d)
 	ep->queue->nwaiting--;
 	ep->queue->nretries_waiting -= d->was_retry;
 	outbox_delivery_count(d, -1);
-}
-
-static OutboxDelivery *
-pop_waiting(OutboxEndpoint *ep, OutboxLane *lane)
-{
-	OutboxDelivery *d = dlist_head_element(OutboxDelivery, node, &lane->waiting);
-
-	outbox_lane_leave(ep, lane, d);
-	return d;
 }
 
 static void
@@ -268,12 +247,6 @@ outbox_lane_peek(const OutboxLane *lane)
 	return !lane->parked || d->seq < lane->first_parked ? d : NULL;
 }
 
-void
-outbox_lane_pop(OutboxEndpoint *ep, OutboxLane *lane)
-{
-	(void) pop_waiting(ep, lane);
-}
-
 /*
  * As a rule all that waits in the lane came after it, because it was in flight.  So
  * its place is searched from the front.
@@ -301,20 +274,20 @@ outbox_lane_advance(OutboxEndpoint *ep, OutboxLane *lane)
 		return;
 	if (!lane->asked)
 	{
-		want_answer(ep, lane);
+		(void) outbox_list_add(&ep->queue->asking, &lane->asking_node);
 		return;
 	}
 
 	d = outbox_lane_peek(lane);
 	if (d != NULL)
 	{
-		(void) pop_waiting(ep, lane);
+		outbox_lane_leave(ep, lane, d);
 		lane->head = d;
 		outbox_delivery_ready(ep, d);
 		return;
 	}
 	if (lane->parked)
-		want_followers(ep, lane);
+		(void) outbox_list_add(&ep->queue->loading, &lane->loading_node);
 	else if (!is_awaited(lane))
 		remove_lane(ep, lane);
 }
@@ -368,15 +341,14 @@ wait_in(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d)
 void
 outbox_lane_place(OutboxEndpoint *ep, OutboxDelivery *d, bool known)
 {
-	const char *key = outbox_lane_key(ep, d->event->order_key);
-	OutboxLane *lane;
+	OutboxLane *lane = outbox_lane_get(ep, outbox_lane_key(ep, d->event->order_key),
+									   known);
 
-	if (key == NULL)
+	if (lane == NULL)
 	{
 		outbox_delivery_ready(ep, d);
 		return;
 	}
-	lane = outbox_lane_get(ep, key, known);
 	d->lane = lane;
 	wait_in(ep, lane, d);
 	outbox_lane_advance(ep, lane);
@@ -401,8 +373,9 @@ park_lane(OutboxEndpoint *ep, OutboxLane *lane)
 {
 	while (lane->nwaiting > 0)
 	{
-		OutboxDelivery *d = pop_waiting(ep, lane);
+		OutboxDelivery *d = dlist_head_element(OutboxDelivery, node, &lane->waiting);
 
+		outbox_lane_leave(ep, lane, d);
 		outbox_lane_parked(lane, d->seq);
 		d->lane = NULL;
 

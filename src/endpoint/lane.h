@@ -8,8 +8,8 @@ extern void outbox_lanes_free(OutboxEndpoint *ep);
 
 /*
  * Returns the key of the lane that orders an event with this key.  NULL: no lane does.
- * _find returns the lane of a key, or NULL.  _get makes it if it is missing.  'known' is
- * true if memory knows the key's rows in outbox.parked.
+ * _find returns the lane that has such a key, or NULL.  _get makes it if it is missing.
+ * 'known' is true if memory knows the key's rows in outbox.parked.
  */
 extern const char *outbox_lane_key(const OutboxEndpoint *ep, const char *key);
 extern OutboxLane *outbox_lane_find(OutboxEndpoint *ep, const char *key);
@@ -55,11 +55,10 @@ extern void outbox_lane_advance(OutboxEndpoint *ep, OutboxLane *lane);
 
 /*
  * _peek returns the next follower, or NULL if there is none or something of the
- * lane comes before it.  _pop takes it off its lane, and _leave any other.
- * _return puts it back where it was.
+ * lane comes before it.  _leave takes a follower off its lane, and _return puts it
+ * back where it was.
  */
 extern OutboxDelivery *outbox_lane_peek(const OutboxLane *lane);
-extern void			   outbox_lane_pop(OutboxEndpoint *ep, OutboxLane *lane);
 extern void outbox_lane_leave(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d);
 extern void outbox_lane_return(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d);
 

@@ -17,9 +17,7 @@
 static OutboxLane *
 lane_of(OutboxEndpoint *ep, const char *key)
 {
-	const char *k = outbox_lane_key(ep, key);
-
-	return k ? outbox_lane_find(ep, k) : NULL;
+	return outbox_lane_find(ep, outbox_lane_key(ep, key));
 }
 
 /*
@@ -29,12 +27,10 @@ lane_of(OutboxEndpoint *ep, const char *key)
 static void
 look_again(OutboxEndpoint *ep, const char *key)
 {
-	const char *k = outbox_lane_key(ep, key);
-	OutboxLane *lane;
+	OutboxLane *lane = ep->queue->lanes_all ?
+		lane_of(ep, key) :
+		outbox_lane_get(ep, outbox_lane_key(ep, key), false);
 
-	if (k == NULL)
-		return;
-	lane = ep->queue->lanes_all ? outbox_lane_find(ep, k) : outbox_lane_get(ep, k, false);
 	if (lane)
 	{
 		outbox_lane_forget_rows(lane);
@@ -90,15 +86,9 @@ outbox_operator_discard_dead(OutboxEndpoint *ep, int64 seq, const char *key, boo
 static OutboxDelivery *
 find(dlist_head *list, int64 seq)
 {
-	dlist_iter iter;
-
-	dlist_foreach(iter, list)
-	{
-		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
-
+	for (OutboxDelivery *d = NULL; (d = outbox_delivery_next(list, d)) != NULL;)
 		if (d->seq == seq)
 			return d;
-	}
 	return NULL;
 }
 
@@ -121,25 +111,19 @@ unload(OutboxEndpoint *ep, int64 seq, OutboxLane *lane)
 }
 
 void
-outbox_operator_cancel_retry(OutboxEndpoint *ep, int64 seq, const char *key)
+outbox_operator_cancel_parked(OutboxEndpoint *ep, int64 seq, const char *key,
+							  bool retries)
 {
-	outbox_parking_count_row(ep, seq, OUTBOX_ROW_RETRYING, -1);
+	outbox_parking_count_row(ep, seq, retries ? OUTBOX_ROW_RETRYING : OUTBOX_ROW_BLOCKED,
+							 -1);
 	unload(ep, seq, lane_of(ep, key));
-	if (!outbox_retries_contains(ep, seq))
+	if (retries && !outbox_retries_contains(ep, seq))
 	{
 		look_again(ep, key);
 		return;
 	}
-	outbox_retries_remove(ep, seq);
-	if (lane_of(ep, key))
-		outbox_lane_advance(ep, lane_of(ep, key));
-}
-
-void
-outbox_operator_cancel_follower(OutboxEndpoint *ep, int64 seq, const char *key)
-{
-	outbox_parking_count_row(ep, seq, OUTBOX_ROW_BLOCKED, -1);
-	unload(ep, seq, lane_of(ep, key));
+	if (retries)
+		outbox_retries_remove(ep, seq);
 	if (lane_of(ep, key))
 		outbox_lane_advance(ep, lane_of(ep, key));
 }
@@ -187,13 +171,12 @@ static void *
 unless_of(dlist_head *list, void *subject)
 {
 	const Subject *s = subject;
-	dlist_iter	   iter;
 
 	if (s == NULL)
 		return NULL;
-	dlist_foreach(iter, list)
+	for (OutboxDelivery *d = NULL; (d = outbox_delivery_next(list, d)) != NULL;)
 	{
-		const OutboxEvent *event = dlist_container(OutboxDelivery, node, iter.cur)->event;
+		const OutboxEvent *event = d->event;
 
 		if (event->tenant && strcmp(event->tenant, s->tenant) == 0 &&
 			(s->key == NULL || (event->key && strcmp(event->key, s->key) == 0)))

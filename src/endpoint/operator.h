@@ -29,10 +29,9 @@ extern void outbox_operator_probe(OutboxEndpoint *ep, TimestampTz now);
 extern void outbox_operator_discard_dead(OutboxEndpoint *ep, int64 seq, const char *key,
 										 bool blocked);
 
-/* A delivery was cancelled that waits for its retry, or behind its key's head. */
-extern void outbox_operator_cancel_retry(OutboxEndpoint *ep, int64 seq, const char *key);
-extern void outbox_operator_cancel_follower(OutboxEndpoint *ep, int64 seq,
-											const char *key);
+/* A delivery was cancelled that waits for its retry ('retries'), or behind its key's head. */
+extern void outbox_operator_cancel_parked(OutboxEndpoint *ep, int64 seq, const char *key,
+										  bool retries);
 
 /*
  * An event beyond the frontier was cancelled.  'counted' is true if it is part of

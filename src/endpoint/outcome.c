@@ -214,15 +214,10 @@ outbox_outcome_keep(OutboxEndpoint *ep, OutboxDelivery *d)
 static bool
 probes_topic(const OutboxEndpoint *ep, const char *topic)
 {
-	dlist_iter iter;
-
-	dlist_foreach(iter, &ep->queue->in_flight)
-	{
-		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
-
+	for (OutboxDelivery *d = NULL;
+		 (d = outbox_delivery_next(&ep->queue->in_flight, d)) != NULL;)
 		if (strcmp(d->event->topic, topic) == 0)
 			return true;
-	}
 	return false;
 }
 

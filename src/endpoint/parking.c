@@ -18,12 +18,11 @@
 static OutboxLane *
 leave_table(OutboxEndpoint *ep, int64 seq, const char *key, bool was_retry)
 {
-	const char *k = outbox_lane_key(ep, key);
 	OutboxLane *lane;
 
 	if (was_retry)
 		return outbox_retries_take_loaded(ep, seq);
-	lane = k ? outbox_lane_find(ep, k) : NULL;
+	lane = outbox_lane_find(ep, outbox_lane_key(ep, key));
 	if (lane && lane->parked)
 		lane->first_parked = Max(lane->first_parked, seq + 1);
 	return lane;
@@ -86,16 +85,11 @@ count_settled(OutboxEndpoint *ep, const OutboxDelivery *d)
 static void *
 add_retry_numbers(dlist_head *list, void *end)
 {
-	int64	  *to = end;
-	dlist_iter iter;
+	int64 *to = end;
 
-	dlist_foreach(iter, list)
-	{
-		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
-
+	for (OutboxDelivery *d = NULL; (d = outbox_delivery_next(list, d)) != NULL;)
 		if (d->parked && d->row_retries)
 			*to++ = d->seq;
-	}
 	return to;
 }
 
@@ -184,8 +178,8 @@ outbox_parking_settled(OutboxEndpoint *ep)
 		else if (d->verdict == OUTBOX_VERDICT_BLOCKED)
 		{
 			/* Its turn may have come while its row could not be read yet. */
-			const char *key = outbox_lane_key(ep, d->event->order_key);
-			OutboxLane *lane = key ? outbox_lane_find(ep, key) : NULL;
+			OutboxLane *lane = outbox_lane_find(ep,
+												outbox_lane_key(ep, d->event->order_key));
 
 			if (lane)
 				outbox_lane_advance(ep, lane);

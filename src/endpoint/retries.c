@@ -109,10 +109,8 @@ void
 outbox_retries_add_parked(OutboxEndpoint *ep, int64 seq, TimestampTz due, const char *key,
 						  int64 group)
 {
-	const char *k = outbox_lane_key(ep, key);
-
 	outbox_retries_add(ep, seq, due, group, true,
-					   k ? outbox_lane_get(ep, k, false) : NULL);
+					   outbox_lane_get(ep, outbox_lane_key(ep, key), false));
 }
 
 OutboxRetry *

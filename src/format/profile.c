@@ -488,14 +488,6 @@ outbox_profile_set(OutboxProfile *p, const char *name, const char *value,
 	return problem;
 }
 
-static bool
-same_name(const char *a, const char *b)
-{
-	return a && b &&
-		(outbox_header_name_is(a, strlen(a), b) ||
-		 outbox_header_name_is(b, strlen(b), a));
-}
-
 const char *
 outbox_profile_check(const OutboxProfile *p, const char **hint)
 {
@@ -504,7 +496,8 @@ outbox_profile_check(const OutboxProfile *p, const char **hint)
 
 	for (size_t i = 0; i < lengthof(names); i++)
 		for (size_t j = 0; j < i; j++)
-			if (same_name(names[i], names[j]))
+			if (names[i] && names[j] &&
+				outbox_header_name_is(names[i], strlen(names[i]), names[j]))
 			{
 				*hint =
 					"Give each of them a name of its own, or an empty one: it is not sent then.";

@@ -363,14 +363,6 @@ add_content_type(OutboxHeaders *out, const char *name, const OutboxEvent *event,
 }
 
 static void
-add_named(OutboxHeaders *out, const char *name, const char *value, size_t len,
-		  bool *added)
-{
-	if (name)
-		*added &= outbox_headers_add(out, name, value, len);
-}
-
-static void
 add_agent(OutboxHeaders *out, const OutboxProfile *profile, bool *added)
 {
 	char agent[256];
@@ -396,7 +388,8 @@ add_identity(OutboxHeaders *out, const char *id, const OutboxRequestConfig *sett
 	char				 signatures[OUTBOX_SIGNATURES_MAX];
 
 	add_agent(out, profile, added);
-	add_named(out, profile->id_header, id, id_len, added);
+	if (profile->id_header)
+		*added &= outbox_headers_add(out, profile->id_header, id, id_len);
 	if (profile->timestamp_header)
 		*added &= add_number(out, profile->timestamp_header, now);
 	if (profile->signature_header)
@@ -433,21 +426,44 @@ add_endpoint_headers(OutboxHeaders *out, const OutboxRequestConfig *settings, bo
 	return true;
 }
 
-static void
-add_attempt(OutboxHeaders *out, const OutboxEvent *event, int sends, int attempt,
-			OutboxRedelivery redelivery, bool *added)
+/* Adds the headers of the event and of the endpoint.  Returns the problem with one of them. */
+static const char *
+add_event(OutboxHeaders *out, OutboxEvent *event, const OutboxRequestConfig *settings,
+		  int sends, bool encoded, int attempt, OutboxRedelivery redelivery, bool *added)
 {
+	char *type = event->type ? event->type : event->topic;
+
+	if (sends & OUTBOX_SENDS_TOPIC)
+		*added &= outbox_headers_add(out, "outbox-topic", event->topic,
+									 strlen(event->topic));
+	if ((sends & OUTBOX_SENDS_TYPE) &&
+		!add_text(out, "outbox-type", type, strlen(type),
+				  encoded ? outbox_percent_encode_header : NULL, added))
+		return "invalid type";
+	if (event->key && (sends & OUTBOX_SENDS_KEY) &&
+		!add_text(out, "outbox-key", event->key, strlen(event->key),
+				  outbox_percent_encode, added))
+		return "invalid key";
+	if (event->tenant && (sends & OUTBOX_SENDS_TENANT) &&
+		!add_text(out, "outbox-tenant", event->tenant, strlen(event->tenant),
+				  encoded ? outbox_percent_encode : NULL, added))
+		return "invalid tenant";
+
 	/* It counts the events of all tenants, and theirs are all that their endpoints get. */
 	if (event->tenant == NULL && (sends & OUTBOX_SENDS_SEQUENCE))
 		*added &= add_number(out, "outbox-sequence", event->seq);
 	if (sends & OUTBOX_SENDS_ATTEMPT)
 		*added &= add_number(out, "outbox-attempt", attempt);
-	if (redelivery == OUTBOX_FIRST_DELIVERY || (sends & OUTBOX_SENDS_REDELIVERY) == 0)
-		return;
-	if (redelivery == OUTBOX_REDELIVERY_RETRY)
+	if (redelivery == OUTBOX_REDELIVERY_RETRY && (sends & OUTBOX_SENDS_REDELIVERY))
 		*added &= outbox_headers_add(out, "outbox-redelivery", LITERAL("retry"));
-	else
+	else if (redelivery != OUTBOX_FIRST_DELIVERY && (sends & OUTBOX_SENDS_REDELIVERY))
 		*added &= outbox_headers_add(out, "outbox-redelivery", LITERAL("replay"));
+	if (!add_endpoint_headers(out, settings, added))
+		return "invalid endpoint header";
+	if (event->headers != NULL &&
+		!add_event_headers(out, event->headers, settings, added))
+		return "invalid header";
+	return NULL;
 }
 
 static void
@@ -478,7 +494,7 @@ outbox_request_headers(OutboxHeaders *out, OutboxEvent *event,
 {
 	const OutboxProfile *profile = settings->profile;
 	char				*type = event->type ? event->type : event->topic;
-	int					 sends = profile->sends;
+	const char			*problem;
 	bool				 added = true;
 
 	if (body == NULL)
@@ -490,27 +506,10 @@ outbox_request_headers(OutboxHeaders *out, OutboxEvent *event,
 		!add_text(out, profile->type_header, type, strlen(type),
 				  outbox_percent_encode_header, &added))
 		return "invalid type";
-	if (sends & OUTBOX_SENDS_TOPIC)
-		added &= outbox_headers_add(out, "outbox-topic", event->topic,
-									strlen(event->topic));
-	if ((sends & OUTBOX_SENDS_TYPE) &&
-		!add_text(out, "outbox-type", type, strlen(type), outbox_percent_encode_header,
-				  &added))
-		return "invalid type";
-	if (event->key && (sends & OUTBOX_SENDS_KEY) &&
-		!add_text(out, "outbox-key", event->key, strlen(event->key),
-				  outbox_percent_encode, &added))
-		return "invalid key";
-	if (event->tenant && (sends & OUTBOX_SENDS_TENANT) &&
-		!add_text(out, "outbox-tenant", event->tenant, strlen(event->tenant),
-				  outbox_percent_encode, &added))
-		return "invalid tenant";
-	add_attempt(out, event, sends, attempt, redelivery, &added);
-	if (!add_endpoint_headers(out, settings, &added))
-		return "invalid endpoint header";
-	if (event->headers != NULL &&
-		!add_event_headers(out, event->headers, settings, &added))
-		return "invalid header";
+	problem = add_event(out, event, settings, profile->sends, true, attempt, redelivery,
+						&added);
+	if (problem)
+		return problem;
 
 	/* After the headers from which they are made have been checked. */
 	if ((settings->format == OUTBOX_FORMAT_CLOUDEVENTS_BINARY &&
@@ -529,27 +528,18 @@ outbox_request_message_headers(OutboxHeaders *out, OutboxEvent *event,
 							   OutboxRedelivery redelivery, const char *prefix,
 							   const char *body)
 {
-	char *type = event->type ? event->type : event->topic;
-	bool  added = true;
+	const char *problem;
+	bool		added = true;
 
 	if (body == NULL)
 		return why_no_body(event);
 	if (!add_content_type(out, "content-type", event, settings->format, &added))
 		return "invalid content type";
 	added &= outbox_headers_add(out, "outbox-id", event->id_text, OUTBOX_ID_SIZE - 1);
-	added &= outbox_headers_add(out, "outbox-topic", event->topic, strlen(event->topic));
-	if (!add_text(out, "outbox-type", type, strlen(type), NULL, &added))
-		return "invalid type";
-	if (event->tenant &&
-		!add_text(out, "outbox-tenant", event->tenant, strlen(event->tenant), NULL,
-				  &added))
-		return "invalid tenant";
-	add_attempt(out, event, OUTBOX_SENDS_ALL, attempt, redelivery, &added);
-	if (!add_endpoint_headers(out, settings, &added))
-		return "invalid endpoint header";
-	if (event->headers != NULL &&
-		!add_event_headers(out, event->headers, settings, &added))
-		return "invalid header";
+	problem = add_event(out, event, settings, OUTBOX_SENDS_ALL & ~OUTBOX_SENDS_KEY, false,
+						attempt, redelivery, &added);
+	if (problem)
+		return problem;
 	if (settings->format == OUTBOX_FORMAT_CLOUDEVENTS_BINARY && prefix &&
 		!outbox_cloudevents_headers(out, event, prefix, false, &added))
 		return OUTBOX_NO_UTF8;

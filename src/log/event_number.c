@@ -162,7 +162,7 @@ outbox_number_draw(void)
 		outbox_raise(&n->highest, (uint64) seq);
 	else
 		seq = draw_again(n, sequence);
-	outbox_mark_emitted();
+	outbox_mark(OUTBOX_MARK_EMITTED);
 	return seq;
 }
 

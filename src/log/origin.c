@@ -207,6 +207,6 @@ OUTBOX_FUNCTION(outbox_origins_changed_1_0, 0)
 				 errmsg("outbox.origins_changed() is a trigger function"),
 				 errhint("It belongs to outbox.origins and outbox.emit_topics.")));
 	CacheInvalidateRelcache(trigger->tg_relation);
-	outbox_mark_changed();
+	outbox_mark(OUTBOX_MARK_CHANGED);
 	PG_RETURN_POINTER(NULL);
 }

@@ -53,12 +53,6 @@ next_piece(int piece)
 	return (piece + 1) % OUTBOX_LOG_PIECES;
 }
 
-static void
-execute(const char *sql)
-{
-	outbox_query(sql);
-}
-
 int
 outbox_retention_of_events(void)
 {
@@ -77,8 +71,8 @@ outbox_retention_configure(void)
 	int events = 0;
 	int attempts = 0;
 
-	execute("SELECT log, pg_catalog.date_part('epoch', keep)::pg_catalog.int4"
-			" FROM outbox.retention_here");
+	outbox_query("SELECT log, pg_catalog.date_part('epoch', keep)::pg_catalog.int4"
+				 " FROM outbox.retention_here");
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
 		char *log;
@@ -102,7 +96,7 @@ outbox_retention_init(void)
 	ahead = false;
 	outbox_kept_init();
 	outbox_retention_configure();
-	execute("SELECT log, piece, since FROM outbox.pieces");
+	outbox_query("SELECT log, piece, since FROM outbox.pieces");
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
 		char	   *log;
@@ -238,7 +232,7 @@ lock_both(OutboxTable one, OutboxTable other)
 static void
 forget_subscriptions(void)
 {
-	execute(
+	outbox_query(
 		"WITH oldest AS (SELECT min(e.xid) AS xid FROM outbox.events e),"
 		" kept AS (SELECT max(e.seq) AS seq FROM outbox.kept_events e),"
 		" needless AS MATERIALIZED (SELECT w.endpoint_id, max(w.version) AS version"
@@ -368,12 +362,6 @@ rotate_attempts(void *arg)
 }
 
 static bool
-is_copying(void)
-{
-	return outbox_kept_copy_time() != DT_NOEND;
-}
-
-static bool
 is_tidying(void)
 {
 	return outbox_kept_tidy_time() != DT_NOEND && !outbox_step_held(OUTBOX_STEP_TIDY, 0);
@@ -386,7 +374,8 @@ is_tidying(void)
 static TimestampTz
 events_due(void)
 {
-	if (is_copying() || is_tidying() || outbox_step_held(OUTBOX_STEP_RETENTION, 0))
+	if (outbox_kept_copy_time() != DT_NOEND || is_tidying() ||
+		outbox_step_held(OUTBOX_STEP_RETENTION, 0))
 		return DT_NOEND;
 	return due(events_since, outbox_retention_of_events());
 }

@@ -293,7 +293,7 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	 * The launcher reads it when the transaction commits.
 	 */
 	if (after.databases)
-		outbox_mark_databases();
+		outbox_mark(OUTBOX_MARK_DATABASES);
 }
 
 void

@@ -10,7 +10,6 @@
  */
 #include "base/outbox.h"
 
-#include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "tcop/tcopprot.h"
@@ -50,22 +49,11 @@ static TimestampTz last_round_at = 0;
 void
 outbox_launcher_register(void)
 {
-	BackgroundWorker worker = {0};
+	BackgroundWorker worker = outbox_background_worker("launcher", LAUNCHER_RESTART);
 
 	/* pg_upgrade moves the log.  No process may read it meanwhile. */
-	if (IsBinaryUpgrade)
-		return;
-
-	/* On a standby this is the moment of its promotion. */
-	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker.bgw_restart_time = LAUNCHER_RESTART;
-	strlcpy(worker.bgw_library_name, "outbox", sizeof(worker.bgw_library_name));
-	strlcpy(worker.bgw_function_name, "outbox_launcher_main",
-			sizeof(worker.bgw_function_name));
-	strlcpy(worker.bgw_name, "outbox launcher", sizeof(worker.bgw_name));
-	strlcpy(worker.bgw_type, "outbox launcher", sizeof(worker.bgw_type));
-	RegisterBackgroundWorker(&worker);
+	if (!IsBinaryUpgrade)
+		RegisterBackgroundWorker(&worker);
 }
 
 /* The number of databases that are being probed by their first worker. */

@@ -9,7 +9,6 @@
 #include "base/outbox.h"
 
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include "access/xact.h"
 #include "catalog/pg_collation.h"
@@ -19,7 +18,6 @@
 #include "mb/pg_wchar.h"
 #include "postmaster/bgworker.h"
 #include "replication/walreceiver.h"
-#include "storage/fd.h"
 #include "storage/lock.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -29,6 +27,7 @@
 
 #include "base/compat.h"
 #include "base/encoding.h"
+#include "base/memory.h"
 #include "base/version.h"
 
 #define ANSWER_BYTES ((rlim_t) 128 * 1024 * 1024)
@@ -87,21 +86,6 @@ connect_to(const char *conninfo)
 	return conn;
 }
 
-/* How much memory this process has for itself, in bytes; 0: not known. */
-static rlim_t
-data_size(void)
-{
-	FILE		 *file = AllocateFile("/proc/self/statm", "r");
-	unsigned long pages = 0;
-
-	if (file == NULL)
-		return 0;
-	if (fscanf(file, "%*u %*u %*u %*u %*u %lu", &pages) != 1)
-		pages = 0;
-	FreeFile(file);
-	return (rlim_t) pages * (rlim_t) sysconf(_SC_PAGESIZE);
-}
-
 /*
  * libpq keeps an answer as a whole.  So the system gives this process no more memory than
  * ANSWER_BYTES while it asks: the answer then ends in an error, and not in the kernel's
@@ -112,8 +96,9 @@ bound_memory(void)
 {
 	struct rlimit before;
 	struct rlimit bound;
-	rlim_t		  size = data_size();
+	size_t		  size = 0;
 
+	(void) outbox_memory_resident(&size);
 	if (getrlimit(RLIMIT_DATA, &before) != 0)
 		before = (struct rlimit){RLIM_INFINITY, RLIM_INFINITY};
 	bound = before;

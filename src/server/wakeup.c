@@ -15,12 +15,6 @@
 #include "server/shmem.h"
 #include "server/wakeup.h"
 
-#define MARK_EMITTED 0x01
-#define MARK_CHANGED 0x02
-#define MARK_LAUNCHER 0x04
-#define MARK_DATABASES 0x08
-#define MARK_SCHEDULED 0x10
-
 /* The processes that the commit of a transaction must wake. */
 typedef struct OutboxMarks
 {
@@ -34,15 +28,15 @@ static void
 ring_workers(const OutboxMarks *rung)
 {
 	OutboxDatabase *db = outbox_database_slot(MyDatabaseId, false);
-	bool			all = (rung->what & MARK_CHANGED) != 0;
+	bool			all = (rung->what & OUTBOX_MARK_CHANGED) != 0;
 
 	if (db == NULL)
 		return;
-	if (rung->what & MARK_SCHEDULED)
+	if (rung->what & OUTBOX_MARK_SCHEDULED)
 		all = outbox_lower_due_at(db, rung->scheduled_for) || all;
-	if (rung->what & MARK_EMITTED)
+	if (rung->what & OUTBOX_MARK_EMITTED)
 		pg_atomic_fetch_add_u64(&db->emitted, 1);
-	if (rung->what & MARK_CHANGED)
+	if (rung->what & OUTBOX_MARK_CHANGED)
 		pg_atomic_fetch_add_u64(&db->changed, 1);
 
 	/*
@@ -52,7 +46,7 @@ ring_workers(const OutboxMarks *rung)
 	 * counter for the last time (time_to_sleep()).  An event that is scheduled for later
 	 * than due_at wakes no worker: due_at wakes one before.
 	 */
-	if (all || (rung->what & MARK_EMITTED))
+	if (all || (rung->what & OUTBOX_MARK_EMITTED))
 		outbox_workers_wake(db, all);
 }
 
@@ -63,11 +57,11 @@ ring_workers(const OutboxMarks *rung)
 static void
 ring(const OutboxMarks *rung)
 {
-	if (rung->what & MARK_LAUNCHER)
+	if (rung->what & OUTBOX_MARK_LAUNCHER)
 		outbox_launcher_probe(MyDatabaseId);
-	if (rung->what & MARK_DATABASES)
+	if (rung->what & OUTBOX_MARK_DATABASES)
 		outbox_launcher_rescan();
-	if (rung->what & (MARK_EMITTED | MARK_CHANGED | MARK_SCHEDULED))
+	if (rung->what & (OUTBOX_MARK_EMITTED | OUTBOX_MARK_CHANGED | OUTBOX_MARK_SCHEDULED))
 		ring_workers(rung);
 }
 
@@ -95,50 +89,26 @@ at_transaction_end(XactEvent event, void *arg)
 	}
 }
 
-/*
- * Registers the callback at the end of transactions.  Returns false if the library is
- * not preloaded: then there is no process to wake.
- */
-static bool
-hear_of_the_end(void)
+/* If the library is not preloaded, there is no process to wake. */
+void
+outbox_mark(int what)
 {
 	static bool registered = false;
 
 	if (outbox_shared == NULL)
-		return false;
+		return;
 	if (!registered)
-	{
 		RegisterXactCallback(at_transaction_end, NULL);
-		registered = true;
-	}
-	return true;
-}
-
-static void
-mark(int what)
-{
-	if (hear_of_the_end())
-		marks.what |= what;
-}
-
-void
-outbox_mark_emitted(void)
-{
-	mark(MARK_EMITTED);
+	registered = true;
+	marks.what |= what;
 }
 
 void
 outbox_mark_scheduled(TimestampTz deliver_at)
 {
-	if ((marks.what & MARK_SCHEDULED) == 0 || deliver_at < marks.scheduled_for)
+	if ((marks.what & OUTBOX_MARK_SCHEDULED) == 0 || deliver_at < marks.scheduled_for)
 		marks.scheduled_for = deliver_at;
-	mark(MARK_SCHEDULED);
-}
-
-void
-outbox_mark_changed(void)
-{
-	mark(MARK_CHANGED);
+	outbox_mark(OUTBOX_MARK_SCHEDULED);
 }
 
 /* The marks are lost when the session that prepares ends, so it may concern anything. */
@@ -146,19 +116,7 @@ void
 outbox_mark_prepared(void)
 {
 	outbox_mark_scheduled(DT_NOBEGIN);
-	mark(MARK_EMITTED | MARK_CHANGED);
-}
-
-void
-outbox_mark_launcher(void)
-{
-	mark(MARK_LAUNCHER);
-}
-
-void
-outbox_mark_databases(void)
-{
-	mark(MARK_DATABASES);
+	outbox_mark(OUTBOX_MARK_EMITTED | OUTBOX_MARK_CHANGED);
 }
 
 /* outbox.wake_launcher(): the last command of the install script. */
@@ -170,6 +128,6 @@ OUTBOX_FUNCTION(outbox_wake_launcher_1_0, 0)
 				 errmsg("events are kept, but not delivered: outbox is not preloaded"),
 				 errhint(
 					 "Add outbox to shared_preload_libraries and restart the server.")));
-	outbox_mark_launcher();
+	outbox_mark(OUTBOX_MARK_LAUNCHER);
 	PG_RETURN_VOID();
 }

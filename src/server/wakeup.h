@@ -3,13 +3,16 @@
 
 #include "base/outbox.h"
 
-extern void outbox_mark_emitted(void); /* this transaction emits */
-extern void outbox_mark_changed(void); /* it changes endpoints, or gives a command */
+#define OUTBOX_MARK_EMITTED 0x01   /* this transaction emits */
+#define OUTBOX_MARK_CHANGED 0x02   /* it changes endpoints, or gives a command */
+#define OUTBOX_MARK_LAUNCHER 0x04  /* it makes or drops the extension */
+#define OUTBOX_MARK_DATABASES 0x08 /* it changes pg_database */
+#define OUTBOX_MARK_SCHEDULED 0x10 /* only by outbox_mark_scheduled() */
 
-/* This transaction schedules an event for that time. */
+extern void outbox_mark(int what);
+
+/* This transaction schedules an event for that time, or commits a prepared transaction. */
 extern void outbox_mark_scheduled(TimestampTz deliver_at);
-extern void outbox_mark_launcher(void);	 /* it makes or drops the extension */
-extern void outbox_mark_databases(void); /* it changes pg_database */
-extern void outbox_mark_prepared(void);	 /* it commits a prepared transaction */
+extern void outbox_mark_prepared(void);
 
 #endif /* OUTBOX_WAKEUP_H */

@@ -7,8 +7,6 @@
 
 #include <signal.h>
 
-#include "postmaster/bgworker.h"
-
 #include "server/database_list.h"
 #include "server/worker_processes.h"
 
@@ -217,23 +215,31 @@ outbox_rest_no_longer(void)
 			outbox_shared->databases[i].workers[w].rests_until = 0;
 }
 
+BackgroundWorker
+outbox_background_worker(const char *kind, int restart)
+{
+	BackgroundWorker worker = {.bgw_flags = BGWORKER_SHMEM_ACCESS |
+								   BGWORKER_BACKEND_DATABASE_CONNECTION,
+							   .bgw_start_time = BgWorkerStart_RecoveryFinished,
+							   .bgw_restart_time = restart};
+
+	strcpy(worker.bgw_library_name, "outbox");
+	snprintf(worker.bgw_function_name, BGW_MAXLEN, "outbox_%s_main", kind);
+	snprintf(worker.bgw_name, BGW_MAXLEN, "outbox %s", kind);
+	snprintf(worker.bgw_type, BGW_MAXLEN, "outbox %s", kind);
+	return worker;
+}
+
 static bool
 launch(int i, int w, const char *datname)
 {
 	OutboxWorker	*place = &outbox_shared->databases[i].workers[w];
-	BackgroundWorker worker = {0};
+	BackgroundWorker worker = outbox_background_worker("worker", BGW_NEVER_RESTART);
 
-	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker.bgw_restart_time = BGW_NEVER_RESTART;
 	worker.bgw_notify_pid = MyProcPid;
 	worker.bgw_main_arg = OUTBOX_WORKER_ARGUMENT(i, w);
-	strlcpy(worker.bgw_library_name, "outbox", sizeof(worker.bgw_library_name));
-	strlcpy(worker.bgw_function_name, "outbox_worker_main",
-			sizeof(worker.bgw_function_name));
 	snprintf(worker.bgw_name, sizeof(worker.bgw_name), "outbox worker %d for %s", w + 1,
 			 datname);
-	strlcpy(worker.bgw_type, "outbox worker", sizeof(worker.bgw_type));
 	memcpy(worker.bgw_extra, &place->generation, sizeof(place->generation));
 	return RegisterDynamicBackgroundWorker(&worker, &processes[i][w].handle);
 }

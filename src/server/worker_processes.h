@@ -1,7 +1,12 @@
 #ifndef OUTBOX_WORKER_PROCESSES_H
 #define OUTBOX_WORKER_PROCESSES_H
 
+#include "postmaster/bgworker.h"
+
 #include "server/shmem.h"
+
+/* The process "outbox KIND", which calls outbox_KIND_main().  A standby starts it when promoted. */
+extern BackgroundWorker outbox_background_worker(const char *kind, int restart);
 
 /*
  * The first is true if this worker has a process, or one was asked for.  The second

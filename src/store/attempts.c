@@ -229,15 +229,10 @@ outbox_attempts_broken_off(OutboxDelivery *d, TimestampTz now)
 void
 outbox_attempts_worker_ends(OutboxEndpoint *ep, TimestampTz now)
 {
-	dlist_iter iter;
-
-	dlist_foreach(iter, &ep->queue->in_flight)
-	{
-		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
-
+	for (OutboxDelivery *d = NULL;
+		 (d = outbox_delivery_next(&ep->queue->in_flight, d)) != NULL;)
 		if (d->batch == NULL || d == d->batch->members[0].delivery)
 			outbox_attempts_broken_off(d, now);
-	}
 }
 
 /*

@@ -166,7 +166,7 @@ OUTBOX_FUNCTION(outbox_wake_workers_1_0, 0)
 {
 	OutboxDatabase *db = outbox_database_slot(MyDatabaseId, false);
 
-	outbox_mark_changed();
+	outbox_mark(OUTBOX_MARK_CHANGED);
 
 	/*
 	 * The change may remove the cause of a worker's failure, so the launcher is woken,
@@ -174,7 +174,7 @@ OUTBOX_FUNCTION(outbox_wake_workers_1_0, 0)
 	 */
 	for (int w = 0; db != NULL && w < OUTBOX_MAX_WORKERS; w++)
 		if (db->workers[w].pid == 0 && (w == 0 || db->workers[w].failures > 0))
-			outbox_mark_launcher();
+			outbox_mark(OUTBOX_MARK_LAUNCHER);
 	PG_RETURN_VOID();
 }
 

@@ -38,7 +38,7 @@ static const char *const shape_names[] = {SHAPE, SHAPE_NEEDS, NULL};
 
 /* ------------------------------------------------------------- reading */
 
-/* An object or array as JSON text, palloc'd. */
+/* The value as JSON text, palloc'd. */
 static char *
 json_text(const JsonbValue *v)
 {
@@ -53,18 +53,9 @@ json_text(const JsonbValue *v)
 static char *
 value_text(const JsonbValue *v)
 {
-	switch (v->type)
-	{
-		case jbvString:
-			return pnstrdup(v->val.string.val, v->val.string.len);
-		case jbvNumeric:
-			return DatumGetCString(
-				DirectFunctionCall1(numeric_out, NumericGetDatum(v->val.numeric)));
-		case jbvBool:
-			return pstrdup(v->val.boolean ? "true" : "false");
-		default:
-			return NULL;
-	}
+	if (v->type == jbvString)
+		return pnstrdup(v->val.string.val, v->val.string.len);
+	return v->type == jbvNumeric || v->type == jbvBool ? json_text(v) : NULL;
 }
 
 /* The name in {"file": "name"}, palloc'd.  NULL: it is something else. */

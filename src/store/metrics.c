@@ -157,19 +157,22 @@ put_totals(const Series *series)
 			(double) pg_atomic_read_u64(&db->durable_totals[c]));
 }
 
-/* True if 'a' needs attention more than 'b'. */
-static bool
-before(const Rank *a, const Rank *b)
+/* The ones that need attention most come first. */
+static int
+by_need(const void *x, const void *y)
 {
+	const Rank *a = x;
+	const Rank *b = y;
+
 	if (a->troubled != b->troubled)
-		return a->troubled;
+		return a->troubled ? -1 : 1;
 	if (a->oldest_pending_at != b->oldest_pending_at)
-		return a->oldest_pending_at < b->oldest_pending_at;
+		return a->oldest_pending_at < b->oldest_pending_at ? -1 : 1;
 	if (a->dead != b->dead)
-		return a->dead > b->dead;
+		return a->dead > b->dead ? -1 : 1;
 	if (a->delivered != b->delivered)
-		return a->delivered > b->delivered;
-	return a->endpoint_id < b->endpoint_id;
+		return a->delivered > b->delivered ? -1 : 1;
+	return a->endpoint_id < b->endpoint_id ? -1 : 1;
 }
 
 static Rank
@@ -184,30 +187,6 @@ rank_of(const OutboxStats *s)
 				  .dead = s->waiting.dead,
 				  .delivered = s->delivered,
 				  .endpoint_id = s->key.endpoint_id};
-}
-
-/* Keeps the first 'most' ones, in their order. */
-static void
-insert(Rank *ranks, int *n, int most, const Rank *r)
-{
-	int low = 0;
-	int high = *n;
-
-	while (low < high)
-	{
-		int middle = (low + high) / 2;
-
-		if (before(r, &ranks[middle]))
-			high = middle;
-		else
-			low = middle + 1;
-	}
-	if (low == most)
-		return;
-	if (*n < most)
-		(*n)++;
-	memmove(&ranks[low + 1], &ranks[low], sizeof(Rank) * (*n - 1 - low));
-	ranks[low] = *r;
 }
 
 /* ------------------------------------------------------------- tenants */
@@ -312,7 +291,7 @@ OUTBOX_FUNCTION(outbox_metric_series_1_0, 4)
 	int			most = Min(Max(PG_GETARG_INT32(2), 0), MOST_SERIES);
 	OutboxRows	row = {0};
 	Series		all = {fcinfo, &row, GetCurrentTimestamp(), "outbox_", 0, 0};
-	Rank	   *ranks = palloc(sizeof(Rank) * (most + 1));
+	Rank	   *ranks;
 	Sums		sums = {0};
 	Tenant	   *tenants;
 	int			n = 0;
@@ -330,11 +309,10 @@ OUTBOX_FUNCTION(outbox_metric_series_1_0, 4)
 	deconstruct_array(PG_GETARG_ARRAYTYPE_P(1), TEXTOID, -1, false, TYPALIGN_INT, &names,
 					  &without, &nnames);
 	nids = Min(nids, nnames);
+	ranks = palloc(sizeof(Rank) * Max(nids, 1));
 	tenants = palloc0(sizeof(*tenants) * Max(nids, 1));
 	for (int i = 0; i < nids; i++)
 	{
-		Rank r;
-
 		CHECK_FOR_INTERRUPTS();
 		if (!without[i] &&
 			(ntenants == 0 ||
@@ -348,9 +326,7 @@ OUTBOX_FUNCTION(outbox_metric_series_1_0, 4)
 		}
 		sums.states[s.state]++;
 		add_waiting(&sums.waiting, &s.waiting);
-		r = rank_of(&s);
-		if (most > 0)
-			insert(ranks, &n, most, &r);
+		ranks[n++] = rank_of(&s);
 		if (!without[i])
 			add_figures(&tenants[ntenants - 1],
 						outbox_endpoint_stats_rate(s.recent, s.recent_second, all.now),
@@ -360,7 +336,8 @@ OUTBOX_FUNCTION(outbox_metric_series_1_0, 4)
 	}
 	put_sums(&all, &sums);
 	put_totals(&all);
-	for (int i = 0; i < n; i++)
+	qsort(ranks, n, sizeof(Rank), by_need);
+	for (int i = 0; i < Min(n, most); i++)
 		if (outbox_stats_fetch(MyDatabaseId, ranks[i].endpoint_id, &s))
 			put_endpoint(all, &s);
 	if (ntenants > 0)

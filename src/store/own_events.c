@@ -150,17 +150,15 @@ tell_dead(OutboxEndpoint *ep)
 {
 	StringInfoData buf;
 	StringInfoData one;
-	dlist_iter	   iter;
 	int			   n = 0;
 	int			   named = 0;
 
 	initStringInfo(&one);
 	begin_payload(&buf, ep);
 	appendStringInfoString(&buf, ", \"events\": [");
-	dlist_foreach(iter, &ep->queue->settling)
+	for (OutboxDelivery *d = NULL;
+		 (d = outbox_delivery_next(&ep->queue->settling, d)) != NULL;)
 	{
-		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
-
 		if (!death_is_told(d))
 			continue;
 		n++;

@@ -352,12 +352,10 @@ outbox_parked_write(const List *endpoints)
 	foreach (cell, endpoints)
 	{
 		OutboxEndpoint *ep = lfirst(cell);
-		dlist_iter		iter;
 
-		dlist_foreach(iter, &ep->queue->settling)
+		for (OutboxDelivery *d = NULL;
+			 (d = outbox_delivery_next(&ep->queue->settling, d)) != NULL;)
 		{
-			OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
-
 			if (d->verdict == OUTBOX_VERDICT_DELIVERED)
 			{
 				ids[nsent] = Int32GetDatum(ep->id);

@@ -98,7 +98,6 @@ read_retries(OutboxEndpoint *ep)
 		TimestampTz due;
 		int64		group;
 		bool		tried;
-		const char *lane_key;
 
 		outbox_read_row(i, into_int8(&seq), into_text(&key), into_time(&due),
 						into_int8(&group), into_bool(&tried));
@@ -114,9 +113,8 @@ read_retries(OutboxEndpoint *ep)
 		 */
 		if (due > latest)
 			due = ep->queue->met_at + ep->pace.limits.backoff_max;
-		lane_key = outbox_lane_key(ep, key);
 		outbox_retries_push(ep, seq, due, group, tried,
-							lane_key ? outbox_lane_get(ep, lane_key, false) : NULL);
+							outbox_lane_get(ep, outbox_lane_key(ep, key), false));
 	}
 	if (SPI_processed < (uint64) room)
 		ep->queue->retries_due = DT_NOEND;
@@ -378,12 +376,12 @@ load_dead(OutboxEndpoint *ep)
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
 		char	   *key;
-		const char *lane_key;
+		OutboxLane *lane;
 
 		outbox_read_row(i, into_text(&key));
-		lane_key = outbox_lane_key(ep, key);
-		if (lane_key)
-			outbox_lane_get(ep, lane_key, true)->dead = true;
+		lane = outbox_lane_get(ep, outbox_lane_key(ep, key), true);
+		if (lane)
+			lane->dead = true;
 	}
 	if (!strict && SPI_processed == (uint64) max)
 		ep->queue->lanes_all = false;

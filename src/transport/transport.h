@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 struct OutboxHeaders;
@@ -30,6 +31,16 @@ typedef struct OutboxOption
 	const char *name;
 	const char *value; /* numbers and booleans as text */
 } OutboxOption;
+
+/* Overwrites and frees an allocated string. */
+static inline void
+outbox_wipe(char **secret)
+{
+	if (*secret)
+		explicit_bzero(*secret, strlen(*secret));
+	free(*secret);
+	*secret = NULL;
+}
 
 /* The entry with this name; NULL: there is none. */
 static inline const OutboxOption *

@@ -3,6 +3,16 @@
 
 #include "worker/loop.h"
 
+/* Returns the busy endpoint behind this one, or the first (NULL).  NULL: there is none. */
+static inline OutboxEndpoint *
+outbox_busy_next(const OutboxEndpoint *ep)
+{
+	const dlist_node *end = &outbox_loop.roster.busy.head;
+	dlist_node		 *node = ep ? ep->lists->busy_node.next : end->next;
+
+	return node == end ? NULL : outbox_listed(busy_node, node);
+}
+
 /*
  * Something has happened to the endpoint, or is to be done for it.  It is examined in
  * this round and in the next one, settled, and published.

@@ -317,15 +317,9 @@ examine(OutboxEndpoint *ep, TimestampTz now)
 void
 outbox_challenges_step(TimestampTz now)
 {
-	dlist_iter iter;
-
 	if (!wanted)
 		return;
-	dlist_foreach(iter, &outbox_loop.roster.busy)
-	{
-		OutboxEndpoint *ep = outbox_listed(busy_node, iter.cur);
-
+	for (OutboxEndpoint *ep = outbox_busy_next(NULL); ep; ep = outbox_busy_next(ep))
 		if (ep->proof)
 			examine(ep, now);
-	}
 }

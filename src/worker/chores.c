@@ -36,6 +36,7 @@
 #include "worker/chores.h"
 #include "worker/dispatch.h"
 #include "worker/forget.h"
+#include "worker/forget_pass.h"
 #include "worker/kept_limit.h"
 #include "worker/leftovers.h"
 #include "worker/loop.h"
@@ -73,8 +74,7 @@ something_to_settle(TimestampTz now)
 		(outbox_settle_may_share(&outbox_loop.to_settle) &&
 		 (outbox_busy_some_share() ||
 		  outbox_settle_wants_head(&outbox_loop.head, now))) ||
-		(outbox_step_may(OUTBOX_STEP_PARKED) &&
-		 outbox_reader_wants_followers(&outbox_loop.roster.busy));
+		(outbox_step_may(OUTBOX_STEP_PARKED) && outbox_reader_wants_followers());
 }
 
 /*
@@ -112,7 +112,7 @@ bring_followers(void *arg)
 	}
 	if (outbox_step_lock(OUTBOX_STEP_PARKED, OUTBOX_TABLE_PARKED, OUTBOX_TABLE_PARKED,
 						 RowExclusiveLock))
-		outbox_reader_bring_followers(&outbox_loop.roster.busy);
+		outbox_reader_bring_followers();
 	OUTBOX_CRASH_POINT("followers.read");
 	outbox_txn_commit();
 }
@@ -158,10 +158,9 @@ outbox_settle_step(TimestampTz now, bool final)
 	outbox_unsettled_end_all();
 	outbox_loop.traffic.unsent = 0;
 	outbox_loop.due.settle_at = 0;
-	if (outbox_reader_wants_followers(&outbox_loop.roster.busy))
-		outbox_reader_followers_ended(&outbox_loop.roster.busy,
-									  !outbox_step_run(OUTBOX_STEP_FOLLOWERS,
-													   bring_followers, &now));
+	if (outbox_reader_wants_followers())
+		outbox_reader_followers_ended(
+			!outbox_step_run(OUTBOX_STEP_FOLLOWERS, bring_followers, &now));
 	if (final)
 		return;
 	if (outbox_positions_want_compaction(now))
@@ -252,7 +251,7 @@ static const Chore chores[] = {
 	{OUTBOX_STEPS, IF_UNLOCKED | SETTLED, outbox_forget_report_time, outbox_forget_report,
 	 NULL},
 	{OUTBOX_STEP_FORGET, OF_DATABASE, outbox_forget_next_time, outbox_forget_run,
-	 outbox_forget_failed},
+	 outbox_forget_pass_drop},
 	{OUTBOX_STEP_SEEK, 0, outbox_leftovers_moved_due, outbox_leftovers_run_moved, NULL},
 	{OUTBOX_STEP_LEFTOVERS, 0, outbox_leftovers_dropped_due, outbox_leftovers_run_dropped,
 	 NULL},

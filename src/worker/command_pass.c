@@ -67,17 +67,9 @@ static int
 left_from(int64 endpoint_id)
 {
 	int low = 0;
-	int high = list_length(pass.left);
 
-	while (low < high)
-	{
-		int middle = low + (high - low) / 2;
-
-		if (left_at(middle)->endpoint_id < endpoint_id)
-			low = middle + 1;
-		else
-			high = middle;
-	}
+	outbox_find_place(low, list_length(pass.left), i,
+					  left_at(i)->endpoint_id < endpoint_id);
 	return low;
 }
 

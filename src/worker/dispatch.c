@@ -262,13 +262,7 @@ done(void *arg, const OutboxOutcome *outcome)
 void
 outbox_dispatch_flush(void)
 {
-	for (int i = 0; i < outbox_ntransports; i++)
-		if (outbox_transports[i]->flush)
-		{
-			outbox_watchdog_enter(0);
-			outbox_transports[i]->flush();
-			outbox_watchdog_leave();
-		}
+	outbox_watchdog_call_all(flush);
 }
 
 void
@@ -453,15 +447,16 @@ width_of(const OutboxEndpoint *ep, bool more)
 typedef enum Bound
 {
 	BOUND_NONE,
-	BOUND_OWN,	  /* its state, its limits, or its breaker */
-	BOUND_WIDTH,  /* the width of its transport */
+	BOUND_OWN,	   /* its state, its limits, or its breaker */
+	BOUND_WIDTH,   /* the width of its transport */
+	BOUND_NOTHING, /* it was tried: nothing can be sent */
+	/* With these it waits among the others. */
 	BOUND_TENANT, /* the limits of its tenant */
 	BOUND_SETTLE, /* so many of its deliveries have ended and are not settled */
 	BOUND_SLOT,	  /* the slots that others have */
 	BOUND_TURN,	  /* others wait before it */
 	BOUND_TIME,	  /* the round is over */
-	BOUND_MEMORY, /* it was tried: its request does not fit now, or cannot be made */
-	BOUND_NOTHING /* it was tried: nothing can be sent */
+	BOUND_MEMORY  /* it was tried: its request does not fit now, or cannot be made */
 } Bound;
 
 static Bound
@@ -483,32 +478,16 @@ wait_for(OutboxEndpoint *ep, Bound bound, TimestampTz now)
 {
 	bool something = outbox_window_has_something(ep);
 
-	switch (bound)
-	{
-		case BOUND_MEMORY:
-			outbox_slots_wait_for_memory(ep, now);
-			return;
-		case BOUND_SETTLE:
-			if (!something)
-				break;
-			outbox_slots_wait_for_settle(ep, now);
-			return;
-		case BOUND_TIME:
-		case BOUND_TENANT:
-		case BOUND_SLOT:
-		case BOUND_TURN:
-			if (!something)
-				break;
-			outbox_slots_wait(ep, now);
-			return;
-		case BOUND_WIDTH:
-			if (something)
-				(void) width_of(ep, true);
-			break;
-		default:
-			break;
-	}
-	outbox_slots_leave(ep);
+	if (bound == BOUND_WIDTH && something)
+		(void) width_of(ep, true);
+	if (bound == BOUND_MEMORY || (bound >= BOUND_TENANT && something))
+		outbox_slots_wait(ep,
+						  bound == BOUND_MEMORY		? OUTBOX_LACKS_MEMORY :
+							  bound == BOUND_SETTLE ? OUTBOX_LACKS_SETTLE :
+													  OUTBOX_LACKS_TURN,
+						  now);
+	else
+		outbox_slots_leave(ep);
 }
 
 /*
@@ -556,14 +535,12 @@ outbox_dispatch_fill_all(TimestampTz now)
 {
 	OutboxEndpoint *ep = NULL;
 	int				fruitless = 0;
-	dlist_iter		iter;
 
 	outbox_loop.traffic.refill_all = false;
 	begin_requests(GetCurrentTimestamp() - Max(now, outbox_loop.due.settled_at));
 	outbox_slots_ask_again(now);
-	dlist_foreach(iter, &outbox_loop.roster.busy)
+	while ((ep = outbox_busy_next(ep)) != NULL)
 	{
-		ep = outbox_listed(busy_node, iter.cur);
 		if (ep->feed->drop_window)
 			outbox_window_drop(ep, &outbox_loop.head);
 		fill(ep, now, false);
@@ -584,15 +561,10 @@ outbox_dispatch_fill_all(TimestampTz now)
 static OutboxDelivery *
 started_before(OutboxEndpoint *ep, TimestampTz before)
 {
-	dlist_iter iter;
-
-	dlist_foreach(iter, &ep->queue->in_flight)
-	{
-		OutboxDelivery *d = dlist_container(OutboxDelivery, node, iter.cur);
-
+	for (OutboxDelivery *d = NULL;
+		 (d = outbox_delivery_next(&ep->queue->in_flight, d)) != NULL;)
 		if (d->started_at < before)
 			return d;
-	}
 	return NULL;
 }
 

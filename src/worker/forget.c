@@ -134,12 +134,6 @@ outbox_forget_run(void *arg)
 	next_at = again;
 }
 
-void
-outbox_forget_failed(void)
-{
-	outbox_forget_pass_drop();
-}
-
 TimestampTz
 outbox_forget_next_time(void)
 {

@@ -20,7 +20,6 @@ extern TimestampTz outbox_forget_report_time(void);
 
 /* The worker that has the database: the next slice, and when it is due. */
 extern void		   outbox_forget_run(void *arg);
-extern void		   outbox_forget_failed(void); /* after an error */
 extern TimestampTz outbox_forget_next_time(void);
 
 #endif /* OUTBOX_FORGET_H */

@@ -266,7 +266,7 @@ empty_events(const char *tenant, const int64 *seqs, int n)
 			" ORDER BY k.seq RETURNING seq)"
 			" SELECT c.seq, pg_catalog.count(*) FROM c GROUP BY c.seq",
 			arg_int8s(all, events.n)) > 0)
-		outbox_mark_changed(); /* the workers of these endpoints are woken */
+		outbox_mark(OUTBOX_MARK_CHANGED); /* the workers of these endpoints are woken */
 	count_by_event(tenant, &events, offsetof(Removed, deliveries));
 }
 
@@ -542,7 +542,7 @@ complete(void)
 		" FROM c WHERE key IS NOT NULL OR c.relation <> 'forgotten')"
 		" WHERE forget_id = ANY ($1) AND complete_at IS NULL",
 		arg_int8s(ids, n));
-	outbox_mark_changed();
+	outbox_mark(OUTBOX_MARK_CHANGED);
 }
 
 /* For all requests of the list up to this one.  There is one at least. */

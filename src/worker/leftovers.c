@@ -352,51 +352,15 @@ run_small(TimestampTz now)
 	searched = last;
 }
 
-void
-outbox_leftovers_run_dropped(void *arg)
-{
-	TimestampTz now = *(TimestampTz *) arg;
-	Leftover   *l;
-
-	if (secrets || searching || now >= changes_at)
-		run_small(now);
-	while ((l = first_of(OUTBOX_STEP_LEFTOVERS, dropped)) != NULL)
-	{
-		int64 from;
-		int64 rows;
-
-		if (!begin(&dropped_at))
-			return;
-		outbox_step_blame(l->id);
-		rows = slice_of_dropped(l, &from);
-		outbox_txn_commit();
-		outbox_step_passed(OUTBOX_STEP_LEFTOVERS, l->id);
-		outbox_step_blame(0);
-		l->from = from;
-		released = released || rows > 0;
-		end_turn(&dropped, l);
-		if (rows < SLICE_ROWS)
-			drop(&dropped, l);
-		if (released && first_of(OUTBOX_STEP_LEFTOVERS, dropped) == NULL)
-		{
-			released = false;
-			outbox_kept_released();
-		}
-		if (GetCurrentTimestamp() - now >= SLICE_TIME)
-			break;
-	}
-	dropped_at = outbox_step_rest(now, REST);
-}
-
 /* ---------------------------------------------------------------- moved */
 
 /*
  * Deletes a slice of the rows of events that are beyond the new place of the endpoint.
- * Cancelled rows stay.  Returns true if there are no more, and sets 'from'.  The endpoint
+ * Cancelled rows stay.  Returns the number of rows, and sets 'from'.  The endpoint
  * may have been dropped or moved again meanwhile: then nothing is deleted, and 'valid' is
  * false.
  */
-static bool
+static int64
 slice_of_moved(const Leftover *l, int64 *from, bool *valid)
 {
 	int64 n;
@@ -420,7 +384,7 @@ slice_of_moved(const Leftover *l, int64 *from, bool *valid)
 				 arg_text(l->start), arg_int8(l->generation));
 #undef VALID
 	outbox_read_row(0, into_int8(&n), into_int8(from), into_bool(valid));
-	return n < SLICE_ROWS;
+	return n;
 }
 
 /* The worker that such an endpoint goes to begins anew with its rows, before it loads it. */
@@ -441,43 +405,64 @@ outbox_leftovers_leave(void)
 	}
 }
 
-void
-outbox_leftovers_run_moved(void *arg)
-{
-	TimestampTz now = *(TimestampTz *) arg;
-	Leftover   *l;
+/* ---------------------------------------------------------------- steps */
 
-	while ((l = first_of(OUTBOX_STEP_SEEK, moved)) != NULL)
+static void
+run_slices(OutboxStep step, List **list, TimestampTz *rests_until, TimestampTz now)
+{
+	Leftover *l;
+
+	while ((l = first_of(step, *list)) != NULL)
 	{
 		int32 id = l->id;
-		bool  through;
-		bool  valid;
+		bool  valid = true;
 		int64 from;
+		int64 rows;
 
-		if (!begin(&moved_at))
+		if (!begin(rests_until))
 			return;
 		outbox_step_blame(id);
-		through = slice_of_moved(l, &from, &valid);
+		rows = list == &moved ? slice_of_moved(l, &from, &valid) :
+								slice_of_dropped(l, &from);
 		outbox_txn_commit();
-		outbox_step_passed(OUTBOX_STEP_SEEK, id);
+		outbox_step_passed(step, id);
 		outbox_step_blame(0);
 		l->from = from;
-		l->done = through;
-		end_turn(&moved, l);
-		if (!valid)
-		{
-			drop(&moved, l);
-			outbox_leftovers_dropped(id);
-		}
-		if (through || !valid)
+		l->done = rows < SLICE_ROWS;
+		end_turn(list, l);
+		if (list == &moved && (l->done || !valid))
 			outbox_roster_load_later(id);
+		if (!valid)
+			outbox_leftovers_dropped(id);
+		released = released || (list == &dropped && rows > 0);
+		if (list == &moved ? !valid : l->done)
+			drop(list, l);
+		if (list == &dropped && released && first_of(step, dropped) == NULL)
+		{
+			released = false;
+			outbox_kept_released();
+		}
 		if (GetCurrentTimestamp() - now >= SLICE_TIME)
 			break;
 	}
-	moved_at = outbox_step_rest(now, REST);
+	*rests_until = outbox_step_rest(now, REST);
 }
 
-/* ---------------------------------------------------------------- steps */
+void
+outbox_leftovers_run_dropped(void *arg)
+{
+	TimestampTz now = *(TimestampTz *) arg;
+
+	if (secrets || searching || now >= changes_at)
+		run_small(now);
+	run_slices(OUTBOX_STEP_LEFTOVERS, &dropped, &dropped_at, now);
+}
+
+void
+outbox_leftovers_run_moved(void *now)
+{
+	run_slices(OUTBOX_STEP_SEEK, &moved, &moved_at, *(TimestampTz *) now);
+}
 
 TimestampTz
 outbox_leftovers_dropped_due(void)

@@ -231,10 +231,8 @@ examine(OutboxEndpoint *ep, TimestampTz now)
 void
 outbox_links_step(TimestampTz now)
 {
-	dlist_iter iter;
-
 	if (!wanted)
 		return;
-	dlist_foreach(iter, &outbox_loop.roster.busy)
-		examine(outbox_listed(busy_node, iter.cur), now);
+	for (OutboxEndpoint *ep = outbox_busy_next(NULL); ep; ep = outbox_busy_next(ep))
+		examine(ep, now);
 }

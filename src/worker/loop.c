@@ -48,17 +48,9 @@ int
 outbox_loop_place_of(int32 id)
 {
 	int low = 0;
-	int high = outbox_loop.roster.n;
 
-	while (low < high)
-	{
-		int middle = low + (high - low) / 2;
-
-		if (outbox_loop.roster.endpoints[middle]->id < id)
-			low = middle + 1;
-		else
-			high = middle;
-	}
+	outbox_find_place(low, outbox_loop.roster.n, i,
+					  outbox_loop.roster.endpoints[i]->id < id);
 	return low;
 }
 

@@ -350,11 +350,9 @@ take_effect(Command *c)
 			count_again(c);
 			break;
 		case EFFECT_CANCEL_RETRY:
-			outbox_operator_cancel_retry(c->ep, c->seq, c->key);
-			count_again(c);
-			break;
 		case EFFECT_CANCEL_FOLLOWER:
-			outbox_operator_cancel_follower(c->ep, c->seq, c->key);
+			outbox_operator_cancel_parked(c->ep, c->seq, c->key,
+										  c->effect == EFFECT_CANCEL_RETRY);
 			count_again(c);
 			break;
 		case EFFECT_SKIP:

@@ -20,13 +20,6 @@
 /* No other endpoint's rows of outbox.parked are begun with after this time (µs). */
 #define PARKED_TIME (5 * 1000)
 
-/* True if reading for this endpoint has failed and may not be tried again yet. */
-static bool
-is_held(const OutboxEndpoint *ep)
-{
-	return outbox_step_held(OUTBOX_STEP_READ, ep->id);
-}
-
 static void
 load_due_retries(OutboxEndpoint *ep, TimestampTz now)
 {
@@ -50,7 +43,8 @@ load_due_retries(OutboxEndpoint *ep, TimestampTz now)
 static bool
 wants_parked(OutboxEndpoint *ep, TimestampTz now)
 {
-	return !ep->member.dropped && !ep->member.recreate && !is_held(ep) &&
+	return !ep->member.dropped && !ep->member.recreate &&
+		!outbox_step_held(OUTBOX_STEP_READ, ep->id) &&
 		(outbox_retries_has_due(ep, now) || outbox_parked_wants_look(ep));
 }
 
@@ -60,9 +54,10 @@ wants_parked(OutboxEndpoint *ep, TimestampTz now)
  * are at the end of the list.  True: more is left.
  */
 static bool
-in_turn(dlist_head *busy, TimestampTz now, bool (*wants)(OutboxEndpoint *, TimestampTz),
+in_turn(TimestampTz now, bool (*wants)(OutboxEndpoint *, TimestampTz),
 		bool (*load)(OutboxEndpoint *ep, TimestampTz now, TimestampTz until, bool more))
 {
+	dlist_head		  *busy = &outbox_loop.roster.busy;
 	TimestampTz		   until = GetCurrentTimestamp() + PARKED_TIME;
 	const dlist_node  *last = dlist_is_empty(busy) ? NULL : dlist_tail_node(busy);
 	dlist_mutable_iter iter;
@@ -123,15 +118,11 @@ may_bring_followers(OutboxEndpoint *ep, TimestampTz now)
 }
 
 bool
-outbox_reader_wants_followers(dlist_head *busy)
+outbox_reader_wants_followers(void)
 {
-	dlist_iter iter;
-
-	dlist_foreach(iter, busy)
-	{
-		if (may_bring_followers(outbox_listed(busy_node, iter.cur), 0))
+	for (OutboxEndpoint *ep = outbox_busy_next(NULL); ep; ep = outbox_busy_next(ep))
+		if (may_bring_followers(ep, 0))
 			return true;
-	}
 	return false;
 }
 
@@ -151,22 +142,18 @@ bring_followers(OutboxEndpoint *ep, TimestampTz now, TimestampTz until, bool mor
 
 /* What is left comes with the next settle. */
 void
-outbox_reader_bring_followers(dlist_head *busy)
+outbox_reader_bring_followers(void)
 {
-	(void) in_turn(busy, 0, may_bring_followers, bring_followers);
+	(void) in_turn(0, may_bring_followers, bring_followers);
 	outbox_step_blame(0);
 }
 
 /* If it was undone, the rows that became due are blocked again. */
 void
-outbox_reader_followers_ended(dlist_head *busy, bool undone)
+outbox_reader_followers_ended(bool undone)
 {
-	dlist_iter iter;
-
-	dlist_foreach(iter, busy)
+	for (OutboxEndpoint *ep = outbox_busy_next(NULL); ep; ep = outbox_busy_next(ep))
 	{
-		OutboxEndpoint *ep = outbox_listed(busy_node, iter.cur);
-
 		if (ep->table->unblocked && undone)
 		{
 			ep->table->unblocking = true;
@@ -183,26 +170,20 @@ outbox_reader_has_work_for(OutboxEndpoint *ep, TimestampTz now)
 }
 
 bool
-outbox_reader_has_work(dlist_head *busy, bool head, TimestampTz now)
+outbox_reader_has_work(bool head, TimestampTz now)
 {
-	dlist_iter iter;
-
 	if ((head && outbox_loop.head.reading != NULL) || outbox_laggards_have_work(now))
 		return true;
-	dlist_foreach(iter, busy)
-	{
-		if (outbox_reader_has_work_for(outbox_listed(busy_node, iter.cur), now))
+	for (OutboxEndpoint *ep = outbox_busy_next(NULL); ep; ep = outbox_busy_next(ep))
+		if (outbox_reader_has_work_for(ep, now))
 			return true;
-	}
 	return false;
 }
 
 bool
-outbox_reader_step(dlist_head *busy, bool head, bool news, TimestampTz now,
-				   XLogRecPtr *lsn)
+outbox_reader_step(bool head, bool news, TimestampTz now, XLogRecPtr *lsn)
 {
-	dlist_iter iter;
-	bool	   more;
+	bool more;
 
 	outbox_head_begin_step();
 	if (head && !outbox_head_read(news, lsn))
@@ -212,7 +193,7 @@ outbox_reader_step(dlist_head *busy, bool head, bool news, TimestampTz now,
 	if (outbox_step_lock(OUTBOX_STEP_PARKED, OUTBOX_TABLE_PARKED, OUTBOX_TABLE_PARKED,
 						 AccessShareLock))
 	{
-		more = in_turn(busy, now, wants_parked, load_parked) || more;
+		more = in_turn(now, wants_parked, load_parked) || more;
 		outbox_step_passed(OUTBOX_STEP_PARKED, 0);
 	}
 	outbox_step_blame(0);
@@ -222,13 +203,9 @@ outbox_reader_step(dlist_head *busy, bool head, bool news, TimestampTz now,
 	 * left to be read.  Until then each row is read with care, so the one that failed is
 	 * found.
 	 */
-	dlist_foreach(iter, busy)
-	{
-		OutboxEndpoint *ep = outbox_listed(busy_node, iter.cur);
-
+	for (OutboxEndpoint *ep = outbox_busy_next(NULL); ep; ep = outbox_busy_next(ep))
 		if (outbox_step_next_try(OUTBOX_STEP_READ, ep->id) <= now &&
 			!outbox_window_wants_events(ep, now) && !wants_parked(ep, now))
 			outbox_step_passed(OUTBOX_STEP_READ, ep->id);
-	}
 	return more;
 }

@@ -392,7 +392,7 @@ take_all(Reload *r)
 	outbox_loop.roster.n = r->n;
 	outbox_loop.roster.max = r->max;
 	r->list = NULL;
-	outbox_others_take_all();
+	outbox_others_end_all();
 
 	/* A worker that starts again leaves its idle endpoints as they are stored. */
 	if (changes_seen == NULL && !r->some_left_out)
@@ -419,6 +419,7 @@ static void
 take_some(Reload *r)
 {
 	const ListCell *cell;
+	List		   *gone = NIL;
 
 	for (int i = 0; i < r->n; i++)
 		outbox_roster_add(r->list[i]);
@@ -427,14 +428,16 @@ take_some(Reload *r)
 		OutboxEndpoint *ep = outbox_loop_find(lfirst_int(cell));
 
 		if (ep && ep->member.dropped && !outbox_roster_lingers(ep))
-			outbox_roster_remove(ep);
+			gone = list_append_unique_ptr(gone, ep);
 		else if (ep && !ep->member.dropped)
 		{
 			outbox_subscribers_add(ep);
 			outbox_busy_note_loaded(ep);
 		}
 	}
-	outbox_others_take(r->ids);
+	if (gone)
+		outbox_roster_remove(gone);
+	outbox_others_end(r->ids);
 }
 
 static ArrayType *
@@ -479,7 +482,7 @@ outbox_reload(bool tidy)
 	snapshot = MemoryContextStrdup(caller, snapshot);
 	r->all = all || !outbox_changes_find(changes_seen, is_weighed, &r->ids, &r->left);
 	outbox_changes_take_due(r->all, &r->ids);
-	outbox_others_begin(r->all);
+	outbox_others_begin();
 	begin_reload(r);
 	nendpoints = outbox_loop.roster.n + outbox_others_count();
 	if (r->all)
@@ -503,7 +506,6 @@ outbox_reload(bool tidy)
 	r->ids = list_copy(r->ids); /* for after the commit */
 	MemoryContextSwitchTo(old);
 	OUTBOX_CRASH_POINT("reload.read");
-	outbox_others_keep();
 	outbox_txn_commit();
 	OUTBOX_CRASH_POINT("reload.committed");
 
@@ -563,7 +565,6 @@ outbox_reload_failed(void)
 		pfree(reload.list);
 	reload.list = NULL;
 	reload.n = 0;
-	outbox_others_failed();
 	if (meeting)
 		outbox_endpoint_free(meeting);
 	meeting = NULL;

@@ -76,19 +76,6 @@ outbox_roster_add(OutboxEndpoint *ep)
 }
 
 void
-outbox_roster_remove(OutboxEndpoint *ep)
-{
-	OutboxLoopRoster *r = &outbox_loop.roster;
-	int				  place = outbox_loop_place_of(ep->id);
-
-	Assert(place < r->n && r->endpoints[place] == ep);
-	r->n--;
-	memmove(r->endpoints + place, r->endpoints + place + 1,
-			sizeof(OutboxEndpoint *) * (r->n - place));
-	outbox_roster_forget(ep);
-}
-
-void
 outbox_roster_wake_all(bool stuck)
 {
 	for (int i = 0; i < outbox_loop.roster.n; i++)
@@ -197,20 +184,13 @@ outbox_roster_loaded(bool all, const List *ids)
 void
 outbox_roster_cancel(TimestampTz before)
 {
-	dlist_iter iter;
-
-	dlist_foreach(iter, &outbox_loop.roster.busy)
-	{
-		OutboxEndpoint *ep = outbox_listed(busy_node, iter.cur);
-
+	for (OutboxEndpoint *ep = outbox_busy_next(NULL); ep; ep = outbox_busy_next(ep))
 		if (ep->member.recreate)
 			outbox_dispatch_cancel(ep, before);
-	}
 }
 
-/* Takes these endpoints out of the array of all. */
-static void
-take_out(const List *leaving)
+void
+outbox_roster_remove(const List *leaving)
 {
 	OutboxLoopRoster *r = &outbox_loop.roster;
 	int				 *places = palloc(sizeof(int) * list_length(leaving));
@@ -226,32 +206,6 @@ take_out(const List *leaving)
 			r->endpoints[n++] = r->endpoints[i];
 	r->n = n;
 	pfree(places);
-}
-
-/* An endpoint that is to be loaded again is busy until then. */
-void
-outbox_roster_recreate(void)
-{
-	OutboxLoopRoster *r = &outbox_loop.roster;
-	List			 *leaving = NIL;
-	ListCell		 *cell;
-	dlist_iter		  iter;
-
-	if (r->recreating)
-	{
-		r->recreating = false;
-		dlist_foreach(iter, &r->busy)
-		{
-			OutboxEndpoint *ep = outbox_listed(busy_node, iter.cur);
-
-			if (ep->member.recreate && may_leave(ep))
-				leaving = lappend(leaving, ep);
-			else
-				r->recreating |= ep->member.recreate;
-		}
-	}
-	if (leaving)
-		take_out(leaving);
 	foreach (cell, leaving)
 	{
 		OutboxEndpoint *ep = lfirst(cell);
@@ -260,5 +214,25 @@ outbox_roster_recreate(void)
 			outbox_roster_load_later(ep->id);
 		outbox_roster_forget(ep);
 	}
+}
+
+/* An endpoint that is to be loaded again is busy until then. */
+void
+outbox_roster_recreate(void)
+{
+	OutboxLoopRoster *r = &outbox_loop.roster;
+	List			 *leaving = NIL;
+
+	if (r->recreating)
+	{
+		r->recreating = false;
+		for (OutboxEndpoint *ep = outbox_busy_next(NULL); ep; ep = outbox_busy_next(ep))
+			if (ep->member.recreate && may_leave(ep))
+				leaving = lappend(leaving, ep);
+			else
+				r->recreating |= ep->member.recreate;
+	}
+	if (leaving)
+		outbox_roster_remove(leaving);
 	give_back_shares();
 }

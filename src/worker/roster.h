@@ -16,11 +16,11 @@ extern void outbox_roster_init(void);
 extern bool outbox_roster_expects(int32 id);
 
 /*
- * _add adds an endpoint to the list.  _remove frees an endpoint that is on it, and
+ * _add adds an endpoint to the list.  _remove frees endpoints that are on it, and
  * _forget an endpoint that is not on it any more, or was not yet.
  */
 extern void outbox_roster_add(OutboxEndpoint *ep);
-extern void outbox_roster_remove(OutboxEndpoint *ep);
+extern void outbox_roster_remove(const List *leaving);
 extern void outbox_roster_forget(OutboxEndpoint *ep);
 
 /*

@@ -96,24 +96,6 @@ outbox_slots_wanted(void)
 	return !pairingheap_is_empty(&all.waiting) || !pairingheap_is_empty(&no_memory);
 }
 
-void
-outbox_slots_wait(OutboxEndpoint *ep, TimestampTz now)
-{
-	OutboxFlow *f = flow_of(ep);
-
-	outbox_flow_wait(f, now);
-	outbox_flow_release(f); /* something has happened to it */
-}
-
-void
-outbox_slots_wait_for_memory(OutboxEndpoint *ep, TimestampTz now)
-{
-	OutboxFlow *f = flow_of(ep);
-
-	outbox_flow_wait(f, now);
-	outbox_flow_hold(f, &no_memory, 0);
-}
-
 /* They go on in the order in which they came, except one whose own deliveries are settled. */
 static void
 hold_for_settle(OutboxFlow *f)
@@ -124,12 +106,17 @@ hold_for_settle(OutboxFlow *f)
 }
 
 void
-outbox_slots_wait_for_settle(OutboxEndpoint *ep, TimestampTz now)
+outbox_slots_wait(OutboxEndpoint *ep, OutboxLack lack, TimestampTz now)
 {
 	OutboxFlow *f = flow_of(ep);
 
 	outbox_flow_wait(f, now);
-	hold_for_settle(f);
+	if (lack == OUTBOX_LACKS_MEMORY)
+		outbox_flow_hold(f, &no_memory, 0);
+	else if (lack == OUTBOX_LACKS_SETTLE)
+		hold_for_settle(f);
+	else
+		outbox_flow_release(f); /* something has happened to it */
 }
 
 bool

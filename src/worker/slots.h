@@ -20,9 +20,14 @@ extern bool outbox_slots_wanted(void);
  * The endpoint has something to send, and waits: in turn, until there may be memory for it,
  * or until something is settled.  _leave: it does not wait any more.
  */
-extern void outbox_slots_wait(OutboxEndpoint *ep, TimestampTz now);
-extern void outbox_slots_wait_for_memory(OutboxEndpoint *ep, TimestampTz now);
-extern void outbox_slots_wait_for_settle(OutboxEndpoint *ep, TimestampTz now);
+typedef enum OutboxLack
+{
+	OUTBOX_LACKS_TURN,
+	OUTBOX_LACKS_MEMORY,
+	OUTBOX_LACKS_SETTLE
+} OutboxLack;
+
+extern void outbox_slots_wait(OutboxEndpoint *ep, OutboxLack lack, TimestampTz now);
 extern void outbox_slots_leave(OutboxEndpoint *ep);
 
 /* True if endpoints that waited for a settle may be asked with the next round. */

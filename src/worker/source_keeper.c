@@ -13,7 +13,6 @@
 
 #include "access/xact.h"
 #include "pgstat.h"
-#include "postmaster/bgworker.h"
 #include "storage/ipc.h"
 #include "tcop/tcopprot.h"
 #include "utils/snapmgr.h"
@@ -22,6 +21,7 @@
 #include "base/query.h"
 #include "log/transaction.h"
 #include "server/taken.h"
+#include "server/worker_processes.h"
 #include "worker/source_keeper.h"
 
 #define ROUND_EVERY (30 * USECS_PER_SEC)
@@ -54,17 +54,10 @@ outbox_sources_next_time(void)
 static void
 start(const char *source, BackgroundWorkerHandle **handle)
 {
-	BackgroundWorker worker = {0};
+	BackgroundWorker worker = outbox_background_worker("keeper", BGW_NEVER_RESTART);
 
-	worker.bgw_start_time = BgWorkerStart_RecoveryFinished;
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS | BGWORKER_BACKEND_DATABASE_CONNECTION;
-	worker.bgw_restart_time = BGW_NEVER_RESTART;
+	strcpy(worker.bgw_name, "outbox keeper of sources");
 	worker.bgw_main_arg = ObjectIdGetDatum(MyDatabaseId);
-	strlcpy(worker.bgw_library_name, "outbox", sizeof(worker.bgw_library_name));
-	strlcpy(worker.bgw_function_name, "outbox_keeper_main",
-			sizeof(worker.bgw_function_name));
-	strlcpy(worker.bgw_name, "outbox keeper of sources", sizeof(worker.bgw_name));
-	strlcpy(worker.bgw_type, "outbox keeper", sizeof(worker.bgw_type));
 	strlcpy(worker.bgw_extra, source, sizeof(worker.bgw_extra));
 	(void) RegisterDynamicBackgroundWorker(&worker, handle);
 }

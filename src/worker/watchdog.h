@@ -97,4 +97,14 @@ outbox_watchdog_leave(void)
 	return now;
 }
 
+/* Calls a function of each transport that has it. */
+#define outbox_watchdog_call_all(function) \
+	for (int i = 0; i < outbox_ntransports; i++) \
+		if (outbox_transports[i]->function) \
+		{ \
+			outbox_watchdog_enter(0); \
+			outbox_transports[i]->function(); \
+			(void) outbox_watchdog_leave(); \
+		}
+
 #endif /* OUTBOX_WATCHDOG_H */

@@ -170,8 +170,7 @@ read_log(void *arg)
 	 * after the snapshot raises the counter later, so it remains news.
 	 */
 	r->more = (r->head && outbox_loop_reload_is_due() && !pass_over_changed()) ||
-		outbox_reader_step(&outbox_loop.roster.busy, r->head, r->news, r->now,
-						   &needed_lsn);
+		outbox_reader_step(r->head, r->news, r->now, &needed_lsn);
 	OUTBOX_CRASH_POINT("read.page");
 	outbox_txn_commit();
 	OUTBOX_CRASH_POINT("read.committed");
@@ -197,7 +196,7 @@ reading_is_due(Reading *r, bool unlocked, TimestampTz now)
 				   .emitted = pg_atomic_read_u64(&outbox_db->emitted)};
 	r->news = r->head && is_news(r->emitted, now);
 	return unlocked && now >= read_again_at &&
-		(r->news || outbox_reader_has_work(&outbox_loop.roster.busy, r->head, now));
+		(r->news || outbox_reader_has_work(r->head, now));
 }
 
 /*
@@ -294,7 +293,7 @@ publish(TimestampTz now)
 	if (now - at >= USECS_PER_SEC || now < at)
 	{
 		at = now;
-		pg_atomic_write_u64(&outbox_self->resident, outbox_memory_resident());
+		pg_atomic_write_u64(&outbox_self->resident, outbox_memory_resident(NULL));
 		pg_atomic_write_u64(&outbox_self->bound,
 							outbox_memory_bound(outbox_loop.roster.n,
 												outbox_settings_memory() +
@@ -405,9 +404,8 @@ time_to_sleep(TimestampTz examined_at, bool more)
 	bool		unlocked = now >= outbox_loop.due.retry_locks_at;
 	bool		sharing = outbox_loop.due.settle_at == 0 &&
 		outbox_settle_may_share(&outbox_loop.to_settle);
-	dlist_iter iter;
-	Reading	   r;
-	long	   ms;
+	Reading r;
+	long	ms;
 
 	fill_at = DT_NOEND;
 	until = Min(until, outbox_busy_next_time());
@@ -434,10 +432,8 @@ time_to_sleep(TimestampTz examined_at, bool more)
 		until = Min(until, now < read_not_before ? read_not_before : wakeup_at);
 	if (outbox_loop.roster.recreating)
 		until = Min(until, now + CANCEL_AFTER / 10);
-	dlist_foreach(iter, &outbox_loop.roster.busy)
+	for (OutboxEndpoint *ep = outbox_busy_next(NULL); ep; ep = outbox_busy_next(ep))
 	{
-		OutboxEndpoint *ep = outbox_listed(busy_node, iter.cur);
-
 		if (outbox_loop.traffic.sending_allowed && !outbox_slots_waits(ep))
 			fill_at = Min(fill_at, outbox_dispatch_next_time(ep, examined_at));
 		if (sharing && outbox_is_quiet(ep) && !ep->place.shared)
@@ -476,12 +472,7 @@ shut_down(void)
 	/* The stored positions name the requests in flight, so they are made again. */
 	outbox_chores_end(GetCurrentTimestamp());
 	OUTBOX_CRASH_POINT("stop.settled");
-	for (int i = 0; i < outbox_ntransports; i++)
-	{
-		outbox_watchdog_enter(0);
-		outbox_transports[i]->shutdown();
-		outbox_watchdog_leave();
-	}
+	outbox_watchdog_call_all(shutdown);
 	proc_exit(0);
 }
 
@@ -544,12 +535,7 @@ loop(void)
 		}
 
 		outbox_dispatch_new_round();
-		for (int i = 0; i < outbox_ntransports; i++)
-		{
-			outbox_watchdog_enter(0);
-			outbox_transports[i]->poll();
-			outbox_watchdog_leave();
-		}
+		outbox_watchdog_call_all(poll);
 		now = GetCurrentTimestamp();
 		if (outbox_clock_went_back(now))
 		{

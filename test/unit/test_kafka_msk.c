@@ -43,7 +43,7 @@ is_signed(AwsKeys keys, const char *region, const char *expected)
 	if (token && strlen(token) < sizeof(url))
 		decode(token, url);
 	ok(strcmp(url, expected) == 0, region, url, expected);
-	sink_wipe(&token);
+	outbox_wipe(&token);
 }
 
 /* What "X-Amz-Signature" is was computed by SigV4QueryAuth of botocore 1.44.5. */

@@ -5,12 +5,6 @@
 #include "base/settings.h"
 #include "transport/http/http_internal.h"
 
-static bool
-is_good(int status)
-{
-	return status >= 200 && status <= 299;
-}
-
 /* Any other status, with the header of Standard Webhooks. */
 static void
 take_refusal(OutboxTransfer *t)
@@ -88,7 +82,7 @@ outbox_http_take_answer(OutboxTransfer *t, CURLcode code)
 
 	/* An error after the headers changes nothing. */
 	o->status = t->head.status;
-	if (is_good(o->status))
+	if (o->status >= 200 && o->status <= 299)
 	{
 		o->result = OUTBOX_RESULT_DELIVERED;
 		if (t->whole_answer)

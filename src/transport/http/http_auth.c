@@ -78,17 +78,6 @@ struct OutboxLink
 static OutboxLink *newest; /* that was opened last; NULL: it is closed */
 
 static void
-wipe_text(char **text)
-{
-	if (*text)
-	{
-		explicit_bzero(*text, strlen(*text));
-		free(*text);
-	}
-	*text = NULL;
-}
-
-static void
 wipe_blob(struct curl_blob *blob)
 {
 	if (blob->data)
@@ -103,9 +92,9 @@ wipe_blob(struct curl_blob *blob)
 static void
 free_link(OutboxLink *link)
 {
-	wipe_text(&link->token.authorization);
-	wipe_text(&link->form);
-	wipe_text(&link->client);
+	outbox_wipe(&link->token.authorization);
+	outbox_wipe(&link->form);
+	outbox_wipe(&link->client);
 	wipe_blob(&link->identity.certificate);
 	wipe_blob(&link->identity.key);
 	wipe_blob(&link->identity.authority);
@@ -185,7 +174,7 @@ client_value(const char *id, const char *secret)
 		parts[1][outbox_percent_encode(secret, strlen(secret), parts[1])] = '\0';
 		value = basic_value(parts[0], parts[1]);
 	}
-	wipe_text(&parts[1]);
+	outbox_wipe(&parts[1]);
 	free(parts[0]);
 	return value;
 }
@@ -364,7 +353,7 @@ take_token(OutboxLink *link, const OutboxOutcome *o)
 	if (outbox_answer_member(o->answer, o->answer_len, "expires_in", seconds,
 							 sizeof(seconds)))
 		lifetime = Min(Max(strtod(seconds, NULL), 1), LIFETIME_MAX);
-	wipe_text(&t->authorization);
+	outbox_wipe(&t->authorization);
 	t->authorization = value;
 	t->number++;
 	t->good = false;
