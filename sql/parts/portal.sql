@@ -796,6 +796,11 @@ DECLARE
 BEGIN
     PERFORM outbox.portal_own(tenant, name);
     PERFORM outbox.check_portal_numbers(payload, 'payload');
+    -- It is kept as long as its attempts, and a piece of the log.
+    IF octet_length(payload::text) > 8192 THEN
+        RAISE EXCEPTION 'the payload has % bytes', octet_length(payload::text)
+            USING ERRCODE = 'program_limit_exceeded', COLUMN = 'payload', HINT = 'Use at most 8192 bytes for a test.';
+    END IF;
     RETURN jsonb_build_object('event_id', outbox.send_test(name, topic, payload));
 EXCEPTION
     WHEN data_exception OR program_limit_exceeded THEN
