@@ -151,6 +151,17 @@ my $longest = ask("SELECT outbox.portal_send_test('pied', 'many', payload => to_
 $receiver->wait_delivered(1, id => $longest);
 pass('one of 8,192 bytes is');
 
+# --- A call that is refused takes no number of the log
+
+my $number = ask('SELECT last_value FROM outbox.events_seq');
+foreach my $case ([ 22023, q('bad topic') ], [ 22004, 'NULL' ], [ 54000, q('deep', (repeat('[', 600) || repeat(']', 600))::jsonb) ])
+{
+	my (undef, undef, $said) = $node->psql('postgres', "\\set VERBOSITY verbose\n" . "SELECT outbox.portal_send_test('pied', 'many', $case->[1]);\n" x 50,
+		on_error_stop => 0, extra_params => [ '-U', 'portal' ]);
+	is(scalar(() = $said =~ /ERROR:  $case->[0]/g), 50, "$case->[1]: refused");
+}
+is(ask('SELECT last_value FROM outbox.events_seq'), $number, 'and no number is used');
+
 # --- The number of calls is bounded for a tenant, all of its endpoints together
 
 ask('SELECT outbox.set_portal_limits(reset => true)');
