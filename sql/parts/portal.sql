@@ -154,18 +154,15 @@ COMMENT ON FUNCTION outbox.portal_spend IS
 
 -- A challenge is a request to a server that may be a stranger's.  So many follow at most, and each
 -- counts as a call.
-CREATE FUNCTION outbox.portal_spend_challenges(tenant text, name text) RETURNS void
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
+CREATE FUNCTION outbox.portal_spend_challenges(tenant text) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     -- Not more than the tenant has in an hour: else no endpoint could be created with fewer.
-    PERFORM outbox.portal_spend(portal_spend_challenges.tenant,
-                                LEAST(9, (outbox.portal_limits(portal_spend_challenges.tenant) ->> 'max_calls')::int4 - 1))
-    FROM outbox.endpoint_settings e
-    WHERE e.name = portal_spend_challenges.name AND e.challenge IS NOT NULL AND e.verified_at IS NULL;
+    PERFORM outbox.portal_spend(tenant, LEAST(9, (outbox.portal_limits(tenant) ->> 'max_calls')::int4 - 1));
 END $$;
 COMMENT ON FUNCTION outbox.portal_spend_challenges IS
-'Counts the requests that a call causes which makes a receiver be asked for its proof (53400: too many calls)';
+'Counts the requests of a call that has a receiver asked for its proof (53400: too many calls)';
 
 -- The row is locked, so that the endpoint is still the tenant's when it is changed.
 CREATE FUNCTION outbox.portal_own(tenant text, name text, undoes bool DEFAULT false) RETURNS outbox.endpoint_settings
@@ -304,7 +301,8 @@ AS $$
 #variable_conflict use_variable
 DECLARE
     p record;
-    asked CONSTANT bool := (url IS NOT NULL AND limits ->> 'challenge' IS NOT NULL) OR settings ?| '{url,rate_limit}';
+    common CONSTANT text[] := '{topics,filter,format,headers,rate_limit,config,credentials,label,metadata}';
+    s outbox.endpoint_settings;
     challenge CONSTANT text := limits ->> 'challenge';
     credentials CONSTANT jsonb := NULLIF(settings -> 'credentials', 'null');
     field text;
@@ -314,6 +312,16 @@ BEGIN
     BEGIN
         IF url IS NOT NULL THEN
             PERFORM outbox.check_portal(url, NULL);
+            -- First all that may fail: no error gives back the number that create_endpoint() draws.
+            IF challenge IS NOT NULL THEN
+                PERFORM outbox.portal_spend_challenges(tenant);
+            END IF;
+            IF settings - common <> '{}' THEN
+                s := jsonb_populate_record(p.given, outbox.default_settings() - ARRAY(SELECT jsonb_object_keys(jsonb_strip_nulls(settings))));
+                s.name := name;
+                s.url := url;
+                PERFORM outbox.check_settings(s);
+            END IF;
             -- NULL is the default of all these but the topics
             PERFORM outbox.create_endpoint(name, url, tenant => tenant, topics => COALESCE((p.given).topics, '{*}'),
                                            filter => (p.given).filter, format => (p.given).format,
@@ -321,7 +329,7 @@ BEGIN
                                            config => (p.given).config, credentials => credentials,
                                            label => (p.given).label, metadata => (p.given).metadata,
                                            challenge => challenge);
-            settings := settings - '{topics,filter,format,headers,rate_limit,config,credentials,label,metadata}'::text[];
+            settings := settings - common;
         ELSIF settings ?| '{topics,filter}'
               AND (SELECT count(*) FROM outbox.subscriptions v JOIN outbox.endpoint_settings e USING (endpoint_id)
                    WHERE e.name = portal_change.name) >= 100 THEN
@@ -345,8 +353,9 @@ BEGIN
             RAISE EXCEPTION '%', regexp_replace(SQLERRM, 'plain http is allowed .*', 'plain http is not allowed')
                 USING ERRCODE = SQLSTATE, COLUMN = field, HINT = outbox.portal_hint(field, hint);
     END;
-    IF asked THEN
-        PERFORM outbox.portal_spend_challenges(tenant, name);
+    IF url IS NULL AND settings ?| '{url,rate_limit}' THEN
+        PERFORM outbox.portal_spend_challenges(tenant) FROM outbox.endpoint_settings e
+        WHERE e.name = portal_change.name AND e.challenge IS NOT NULL AND e.verified_at IS NULL;
     END IF;
     RETURN outbox.portal_endpoints(tenant, name);
 END $$;
@@ -432,6 +441,10 @@ BEGIN
         RAISE EXCEPTION 'tenant "%" may have % endpoints at most', tenant, most
             USING ERRCODE = 'program_limit_exceeded', HINT = 'Drop one that is not used.';
     END IF;
+    IF EXISTS (SELECT FROM outbox.endpoint_settings e WHERE e.name = called) THEN
+        RAISE EXCEPTION 'endpoint "%" already exists', called
+            USING ERRCODE = 'duplicate_object', COLUMN = 'name', HINT = outbox.portal_hint('name', '');
+    END IF;
     created := outbox.portal_change(tenant, called, settings, url, limits);
     UPDATE outbox.endpoint_settings e SET idempotency_key = portal_create_endpoint.idempotency_key
     WHERE e.name = called AND portal_create_endpoint.idempotency_key IS NOT NULL;
@@ -477,9 +490,13 @@ COMMENT ON FUNCTION outbox.portal_pause_endpoint IS
 CREATE FUNCTION outbox.portal_resume_endpoint(tenant text, name text) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$
+DECLARE
+    s outbox.endpoint_settings;
 BEGIN
-    PERFORM outbox.portal_own(tenant, name, true);
-    PERFORM outbox.portal_spend_challenges(tenant, name);
+    s := outbox.portal_own(tenant, name, true);
+    IF s.challenge IS NOT NULL AND s.verified_at IS NULL THEN
+        PERFORM outbox.portal_spend_challenges(tenant);
+    END IF;
     PERFORM outbox.resume_endpoint(name);
     RETURN outbox.portal_endpoints(tenant, name);
 END $$;

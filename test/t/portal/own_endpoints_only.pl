@@ -296,6 +296,8 @@ my %provoked = (
 	'25001' => [ '', "BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT outbox.portal_create_endpoint('errors', '$url{acme}')" ],
 	'42501' => [ undef, 'SELECT * FROM outbox.endpoints' ]);
 ask("SELECT outbox.set_portal_limits('busy', max_calls => 0); SELECT outbox.pause_endpoint('$name{acme}')");
+my $numbers = 'SELECT last_value FROM outbox.endpoint_settings_endpoint_id_seq';
+my $number = ask($numbers);
 my @rows = PostgreSQL::Test::Utils::slurp_file("$top/doc/tenants.md") =~ /^\| `(\w{5})` \| \d{3} \|/mg;
 is(join(' ', sort @rows), join(' ', sort keys %provoked), 'each row of the table is provoked');
 foreach my $state (sort keys %provoked)
@@ -306,6 +308,13 @@ foreach my $state (sort keys %provoked)
 	is($err =~ /^COLUMN NAME:  (\w+)$/m ? $1 : '', $field // '', "$state: the field");
 	like($err, qr/^HINT:  (?!.*(?:outbox\.|superuser|=>))\w/m, "$state: a hint for the customer") if defined $field && $state ne '25001';
 }
+
+# A number of an endpoint is used up for ever, so a call that fails takes none.
+ask("SELECT outbox.set_portal_limits('asked', challenge => 'echo', max_calls => 5, settings => '{max_in_flight}'); UPDATE outbox.portal_limits_here SET spent = 2 WHERE tenant = 'asked'");
+like(says("SELECT outbox.portal_create_endpoint('asked', '$url{acme}')"), qr/53400/, 'too many challenges');
+ask("SELECT outbox.set_portal_limits('asked', max_calls => 500)");
+like(says("SELECT outbox.portal_create_endpoint('asked', '$url{acme}', '{\"max_in_flight\": 0}')"), qr/22023: invalid max_in_flight 0/, 'a setting');
+is(ask($numbers), $number, 'no number of an endpoint is used by a call that fails');
 
 # No other error has the hint of an operator's function either.
 ask("ALTER ROLE portal SET outbox.require_event_types = on; SELECT outbox.set_event_type('listed')");
