@@ -279,6 +279,12 @@ RETURN CASE WHEN hint !~ '^$|outbox[.]|=>' THEN hint ELSE
                   ELSE 'Use another value.' END END;
 COMMENT ON FUNCTION outbox.portal_hint IS 'The hint of an error about this field, as a customer gets it';
 
+-- Operators and their roles stay unnamed.
+CREATE FUNCTION outbox.portal_reason(reason text) RETURNS text
+LANGUAGE sql IMMUTABLE
+RETURN regexp_replace(reason, '^paused by (?!its tenant$).*', 'paused by the operator');
+COMMENT ON FUNCTION outbox.portal_reason IS 'Why an endpoint is in its state, as a customer gets it';
+
 -- A private key signs for the operator: a customer gets the public one.
 CREATE FUNCTION outbox.portal_key(name text) RETURNS jsonb
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
@@ -385,7 +391,7 @@ BEGIN
                          ('backoff_base', e.backoff_base), ('backoff_max', e.backoff_max), ('batch_wait', e.batch_wait),
                          ('disable_after', e.disable_after)) i (key, value))
         || jsonb_build_object(
-            'state', t.state, 'state_since', t.state_since, 'reason', t.reason,
+            'state', t.state, 'state_since', t.state_since, 'reason', outbox.portal_reason(t.reason),
             -- an estimate counts the events of other tenants
             'pending', CASE WHEN t.pending_exact THEN t.pending END,
             'retrying', t.retrying, 'blocked', t.blocked, 'dead', t.dead, 'delivered', t.delivered,
@@ -549,11 +555,13 @@ RETURN (SELECT COALESCE(jsonb_object_agg(c.key, CASE
             WHEN c.key IN ('timeout', 'connect_timeout', 'max_age', 'backoff_base', 'backoff_max', 'batch_wait', 'disable_after')
             THEN to_jsonb(date_part('epoch', (c.value #>> '{}')::interval))
             WHEN c.key IN ('from_time', 'to_time', 'since', 'verified_at') THEN to_jsonb((c.value #>> '{}')::timestamptz)
+            WHEN c.key = 'reason' THEN to_jsonb(outbox.portal_reason(c.value #>> '{}'))
             ELSE c.value END), '{}')
         FROM jsonb_each(change) c);
-COMMENT ON FUNCTION outbox.portal_noted IS 'An entry of outbox.endpoint_audit, with intervals in seconds, and times in the session''s time zone';
+COMMENT ON FUNCTION outbox.portal_noted IS
+'An entry of outbox.endpoint_audit for a customer, with intervals in seconds, and times in the session''s time zone';
 
--- A page reads so many rows at most, whatever endpoint it is for.  Operators and their roles stay unnamed.
+-- A page reads so many rows at most, whatever endpoint it is for.
 CREATE FUNCTION outbox.portal_changes(tenant text, endpoint text DEFAULT NULL, before text DEFAULT NULL,
     page_size int4 DEFAULT 20) RETURNS jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET "TimeZone" = 'UTC' SET jit = off
@@ -730,7 +738,7 @@ BEGIN
     SELECT jsonb_agg(a.value - '{event_id,endpoint}'::text[] ORDER BY a.number) INTO attempts
     FROM jsonb_array_elements(outbox.portal_attempts(tenant, endpoint, event, page_size => 1000) -> 'attempts')
          WITH ORDINALITY a (value, number);
-    SELECT jsonb_build_object('endpoint_state', t.state, 'endpoint_reason', t.reason) INTO waits
+    SELECT jsonb_build_object('endpoint_state', t.state, 'endpoint_reason', outbox.portal_reason(t.reason)) INTO waits
     FROM outbox.endpoint_figures t WHERE t.endpoint = portal_delivery.endpoint;
     RETURN (to_jsonb(d) - '{seq,tenant,cursor}'::text[]) || waits || jsonb_build_object(
         'event', content, 'request', outbox.request_of(endpoint, event, d.seq, d.status), 'attempts', COALESCE(attempts, '[]'));
@@ -770,6 +778,8 @@ BEGIN
     n := outbox.start_replay(endpoint, from_time, to_time, topics, CASE WHEN s.filter IS NULL THEN 10000 ELSE 1000 END);
     RETURN jsonb_build_object('expected', n, 'replay_id', CASE WHEN n IS DISTINCT FROM 0 THEN
         outbox.portal_cipher(currval('outbox.replays_replay_id_seq'), 26, false) END);
+EXCEPTION WHEN object_not_in_prerequisite_state THEN
+    RAISE EXCEPTION '%', SQLERRM USING ERRCODE = SQLSTATE, HINT = 'Ask the operator.';
 END $$;
 COMMENT ON FUNCTION outbox.portal_replay IS
 'Sends events that were emitted between two times to an endpoint of a tenant again, and returns the replay, and how '

@@ -253,7 +253,11 @@ is(ask("SELECT reason FROM outbox.endpoints WHERE name = '$name{acme}'"), 'pause
 is(ask($since), $paused_at, 'since then');
 like(says("SELECT outbox.portal_resume_endpoint('acme', '$name{acme}')"), qr/55000: endpoint "\Q$name{acme}\E" was paused by the operator/,
 	'and the tenant does not resume it');
+is(portal("SELECT e ->> 'reason' FROM outbox.portal_endpoints('acme') e"), 'paused by the operator', 'who sees no role of the operator');
+is(json("outbox.portal_delivery('acme', '$name{acme}', '$event{acme}')")->{endpoint_reason}, 'paused by the operator', 'nor of a delivery');
 ask("SELECT outbox.resume_endpoint('$name{acme}')");
+is(join('|', map { $_->{before}{reason} // '-', $_->{after}{reason} // '-' } @{ json("outbox.portal_changes('acme', page_size => 3)")->{changes} }),
+	'paused by the operator|-|paused by its tenant|paused by the operator|-|paused by its tenant', 'nor among the changes');
 
 foreach my $call ("portal_create_endpoint('acme', 'kafka://broker/topic')", qq(portal_alter_endpoint('acme', '$name{acme}', '{"url": "kafka://broker/topic"}')))
 {
@@ -317,6 +321,8 @@ like(says("SELECT outbox.portal_create_endpoint('asked', '$url{acme}', '{\"max_i
 is(ask($numbers), $number, 'no number of an endpoint is used by a call that fails');
 
 # No other error has the hint of an operator's function either.
+like(says("BEGIN; UPDATE outbox.origins SET system_identifier = 1; SET LOCAL ROLE portal; SELECT outbox.portal_replay('acme', '$name{acme}', now() - interval '1 h')", 'postgres'),
+	qr/55000: this log is a copy that was not adopted.* HINT:  Ask the operator\.$/, 'in a copy');
 ask("ALTER ROLE portal SET outbox.require_event_types = on; SELECT outbox.set_event_type('listed')");
 my $opened = ask("SELECT secret FROM outbox.endpoint_secrets JOIN outbox.endpoint_settings USING (endpoint_id) WHERE name = 'errors'");
 ask("UPDATE outbox.endpoint_secrets SET secret = 'sealed:1:AAAA' WHERE endpoint_id = (SELECT endpoint_id FROM outbox.endpoint_settings WHERE name = 'errors')");
@@ -329,6 +335,7 @@ foreach my $case (
 	[ '22023', 'to_time', "portal_replay('errors', 'errors', now(), 'infinity')" ],
 	[ '22023', 'from_time', "portal_replay('errors', 'errors', '-infinity', now())" ],
 	[ '22023', 'to_time', "portal_figures('errors', to_time => 'infinity')" ],
+	[ '42704', 'replay', "portal_cancel_replay('errors', 'errors', 1)" ],
 	[ '55000', '', "portal_secret('errors', 'errors')" ],
 	[ '55000', '', "portal_rotate_secret('errors', 'errors')" ])
 {
