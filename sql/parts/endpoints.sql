@@ -618,6 +618,24 @@ END $$;
 COMMENT ON FUNCTION outbox.create_endpoint IS
 'Subscribes a URL to topics, from the events of this transaction on unless start_at says otherwise';
 
+-- They are written in the declaration of create_endpoint(), or are the sink's.
+CREATE FUNCTION outbox.default_settings() RETURNS jsonb
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    defaults text;
+    result jsonb;
+BEGIN
+    SELECT string_agg(format('%L, %s', a.argument, d.expression), ', ') INTO defaults
+    FROM pg_proc p CROSS JOIN unnest(p.proargnames) WITH ORDINALITY a (argument, number)
+    JOIN pg_attribute c ON c.attrelid = 'outbox.endpoint_settings'::regclass AND c.attname = a.argument
+    CROSS JOIN LATERAL pg_get_function_arg_default(p.oid, a.number::int4) d (expression)
+    WHERE p.oid = 'outbox.create_endpoint'::regproc AND d.expression IS NOT NULL AND a.argument <> 'tenant';
+    EXECUTE format('SELECT jsonb_build_object(%s)', defaults) INTO result;
+    RETURN result;
+END $$;
+COMMENT ON FUNCTION outbox.default_settings IS 'The options of an endpoint that have a default, with it (null: the sink''s, or none)';
+
 -- A null in 'given' changes nothing.
 CREATE FUNCTION outbox.change_endpoint(name text, given jsonb, reset text[], url text,
     credentials jsonb DEFAULT NULL, secret text DEFAULT NULL) RETURNS void
@@ -630,19 +648,13 @@ DECLARE
     s outbox.endpoint_settings;
     defaults jsonb;
     option text;
-    changed jsonb;
     asks bool;
 BEGIN
     given := given - ARRAY(SELECT g.key FROM jsonb_each(given) g WHERE g.value = 'null');
     s := jsonb_populate_record(old, given);
     s.url := COALESCE(url, s.url);
     IF reset <> '{}' THEN
-        -- Defaults are written in the declaration of create_endpoint(), or are the sink's.
-        SELECT jsonb_object_agg(a.argument, d.expression) INTO defaults
-        FROM pg_proc p CROSS JOIN unnest(p.proargnames) WITH ORDINALITY a (argument, number)
-        JOIN pg_attribute c ON c.attrelid = 'outbox.endpoint_settings'::regclass AND c.attname = a.argument
-        CROSS JOIN LATERAL pg_get_function_arg_default(p.oid, a.number::int4) d (expression)
-        WHERE p.oid = 'outbox.create_endpoint'::regproc AND d.expression IS NOT NULL AND a.argument <> 'tenant';
+        defaults := outbox.default_settings();
     END IF;
     FOREACH option IN ARRAY COALESCE(reset, '{}') LOOP
         IF given ? option THEN
@@ -655,8 +667,7 @@ BEGIN
                       HINT = format('Options with a default: %s.',
                                     (SELECT string_agg(k, ', ' ORDER BY k) FROM jsonb_object_keys(defaults) k));
         END IF;
-        EXECUTE format('SELECT jsonb_build_object(%L, %s)', option, defaults ->> option) INTO changed;
-        s := jsonb_populate_record(s, changed);
+        s := jsonb_populate_record(s, jsonb_build_object(option, defaults -> option));
     END LOOP;
     s.disable_after := NULLIF(s.disable_after, interval '0');
     s.credentials := NULLIF(s.credentials, '{}');

@@ -42,8 +42,8 @@ COMMENT ON FUNCTION outbox.new_event_id IS
 
 -- A topic that begins with "outbox." is allowed to a role that may truncate
 -- outbox.events, because a restored dump may hold events of outbox itself.
--- outbox.max_payload_size is checked where this transaction drew seq, and not for
--- rows that a restore or a subscription brings.
+-- outbox.max_payload_size is checked where this transaction drew seq, or draws it later
+-- (0), and not for rows that a restore or a subscription brings.
 CREATE FUNCTION outbox.check_event(seq int8, topic text, type text, key text, tenant text,
     headers jsonb, payload jsonb, body bytea, content_type text)
 RETURNS bool

@@ -326,7 +326,6 @@ BEGIN
     WHERE t.test_of = id AND k.status = 'dead' AND NOT outbox.is_asked(id, 'discard', t.seq)
     ORDER BY t.seq LIMIT GREATEST(dead - 9, 0);
     e.xid := pg_current_xact_id();
-    e.seq := outbox.next_seq();
     e.epoch := outbox.current_epoch();
     e.id := outbox.new_event_id();
     e.created_at := clock_timestamp();
@@ -335,7 +334,8 @@ BEGIN
                           jsonb_build_object('endpoint', name, 'message', 'A test event: nothing happened.'));
     e.headers := '{"outbox-test": "true"}';
     e.test_of := id;
-    PERFORM outbox.check_event(e.seq, e.topic, NULL, NULL, e.tenant, NULL, e.payload, NULL, NULL);
+    PERFORM outbox.check_event(0, e.topic, NULL, NULL, e.tenant, NULL, e.payload, NULL, NULL);
+    e.seq := outbox.next_seq();     -- which no error gives back
     INSERT INTO outbox.kept_events VALUES (e.*);
     INSERT INTO outbox.parked (endpoint_id, seq, event_id, status, attempts, next_attempt_at, parked_at)
     VALUES (id, e.seq, e.id, 'retrying', 0, e.created_at, e.created_at);

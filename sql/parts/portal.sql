@@ -154,18 +154,15 @@ COMMENT ON FUNCTION outbox.portal_spend IS
 
 -- A challenge is a request to a server that may be a stranger's.  So many follow at most, and each
 -- counts as a call.
-CREATE FUNCTION outbox.portal_spend_challenges(tenant text, name text) RETURNS void
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
+CREATE FUNCTION outbox.portal_spend_challenges(tenant text) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     -- Not more than the tenant has in an hour: else no endpoint could be created with fewer.
-    PERFORM outbox.portal_spend(portal_spend_challenges.tenant,
-                                LEAST(9, (outbox.portal_limits(portal_spend_challenges.tenant) ->> 'max_calls')::int4 - 1))
-    FROM outbox.endpoint_settings e
-    WHERE e.name = portal_spend_challenges.name AND e.challenge IS NOT NULL AND e.verified_at IS NULL;
+    PERFORM outbox.portal_spend(tenant, LEAST(9, (outbox.portal_limits(tenant) ->> 'max_calls')::int4 - 1));
 END $$;
 COMMENT ON FUNCTION outbox.portal_spend_challenges IS
-'Counts the requests that a call causes which makes a receiver be asked for its proof (53400: too many calls)';
+'Counts the requests of a call that has a receiver asked for its proof (53400: too many calls)';
 
 -- The row is locked, so that the endpoint is still the tenant's when it is changed.
 CREATE FUNCTION outbox.portal_own(tenant text, name text, undoes bool DEFAULT false) RETURNS outbox.endpoint_settings
@@ -282,6 +279,12 @@ RETURN CASE WHEN hint !~ '^$|outbox[.]|=>' THEN hint ELSE
                   ELSE 'Use another value.' END END;
 COMMENT ON FUNCTION outbox.portal_hint IS 'The hint of an error about this field, as a customer gets it';
 
+-- Operators and their roles stay unnamed.
+CREATE FUNCTION outbox.portal_reason(reason text) RETURNS text
+LANGUAGE sql IMMUTABLE
+RETURN regexp_replace(reason, '^paused by (?!its tenant$).*', 'paused by the operator');
+COMMENT ON FUNCTION outbox.portal_reason IS 'Why an endpoint is in its state, as a customer gets it';
+
 -- A private key signs for the operator: a customer gets the public one.
 CREATE FUNCTION outbox.portal_key(name text) RETURNS jsonb
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
@@ -304,7 +307,8 @@ AS $$
 #variable_conflict use_variable
 DECLARE
     p record;
-    asked CONSTANT bool := (url IS NOT NULL AND limits ->> 'challenge' IS NOT NULL) OR settings ?| '{url,rate_limit}';
+    common CONSTANT text[] := '{topics,filter,format,headers,rate_limit,config,credentials,label,metadata}';
+    s outbox.endpoint_settings;
     challenge CONSTANT text := limits ->> 'challenge';
     credentials CONSTANT jsonb := NULLIF(settings -> 'credentials', 'null');
     field text;
@@ -314,6 +318,16 @@ BEGIN
     BEGIN
         IF url IS NOT NULL THEN
             PERFORM outbox.check_portal(url, NULL);
+            -- First all that may fail: no error gives back the number that create_endpoint() draws.
+            IF challenge IS NOT NULL THEN
+                PERFORM outbox.portal_spend_challenges(tenant);
+            END IF;
+            IF settings - common <> '{}' THEN
+                s := jsonb_populate_record(p.given, outbox.default_settings() - ARRAY(SELECT jsonb_object_keys(jsonb_strip_nulls(settings))));
+                s.name := name;
+                s.url := url;
+                PERFORM outbox.check_settings(s);
+            END IF;
             -- NULL is the default of all these but the topics
             PERFORM outbox.create_endpoint(name, url, tenant => tenant, topics => COALESCE((p.given).topics, '{*}'),
                                            filter => (p.given).filter, format => (p.given).format,
@@ -321,7 +335,7 @@ BEGIN
                                            config => (p.given).config, credentials => credentials,
                                            label => (p.given).label, metadata => (p.given).metadata,
                                            challenge => challenge);
-            settings := settings - '{topics,filter,format,headers,rate_limit,config,credentials,label,metadata}'::text[];
+            settings := settings - common;
         ELSIF settings ?| '{topics,filter}'
               AND (SELECT count(*) FROM outbox.subscriptions v JOIN outbox.endpoint_settings e USING (endpoint_id)
                    WHERE e.name = portal_change.name) >= 100 THEN
@@ -345,8 +359,9 @@ BEGIN
             RAISE EXCEPTION '%', regexp_replace(SQLERRM, 'plain http is allowed .*', 'plain http is not allowed')
                 USING ERRCODE = SQLSTATE, COLUMN = field, HINT = outbox.portal_hint(field, hint);
     END;
-    IF asked THEN
-        PERFORM outbox.portal_spend_challenges(tenant, name);
+    IF url IS NULL AND settings ?| '{url,rate_limit}' THEN
+        PERFORM outbox.portal_spend_challenges(tenant) FROM outbox.endpoint_settings e
+        WHERE e.name = portal_change.name AND e.challenge IS NOT NULL AND e.verified_at IS NULL;
     END IF;
     RETURN outbox.portal_endpoints(tenant, name);
 END $$;
@@ -376,7 +391,7 @@ BEGIN
                          ('backoff_base', e.backoff_base), ('backoff_max', e.backoff_max), ('batch_wait', e.batch_wait),
                          ('disable_after', e.disable_after)) i (key, value))
         || jsonb_build_object(
-            'state', t.state, 'state_since', t.state_since, 'reason', t.reason,
+            'state', t.state, 'state_since', t.state_since, 'reason', outbox.portal_reason(t.reason),
             -- an estimate counts the events of other tenants
             'pending', CASE WHEN t.pending_exact THEN t.pending END,
             'retrying', t.retrying, 'blocked', t.blocked, 'dead', t.dead, 'delivered', t.delivered,
@@ -432,6 +447,10 @@ BEGIN
         RAISE EXCEPTION 'tenant "%" may have % endpoints at most', tenant, most
             USING ERRCODE = 'program_limit_exceeded', HINT = 'Drop one that is not used.';
     END IF;
+    IF EXISTS (SELECT FROM outbox.endpoint_settings e WHERE e.name = called) THEN
+        RAISE EXCEPTION 'endpoint "%" already exists', called
+            USING ERRCODE = 'duplicate_object', COLUMN = 'name', HINT = outbox.portal_hint('name', '');
+    END IF;
     created := outbox.portal_change(tenant, called, settings, url, limits);
     UPDATE outbox.endpoint_settings e SET idempotency_key = portal_create_endpoint.idempotency_key
     WHERE e.name = called AND portal_create_endpoint.idempotency_key IS NOT NULL;
@@ -477,9 +496,13 @@ COMMENT ON FUNCTION outbox.portal_pause_endpoint IS
 CREATE FUNCTION outbox.portal_resume_endpoint(tenant text, name text) RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$
+DECLARE
+    s outbox.endpoint_settings;
 BEGIN
-    PERFORM outbox.portal_own(tenant, name, true);
-    PERFORM outbox.portal_spend_challenges(tenant, name);
+    s := outbox.portal_own(tenant, name, true);
+    IF s.challenge IS NOT NULL AND s.verified_at IS NULL THEN
+        PERFORM outbox.portal_spend_challenges(tenant);
+    END IF;
     PERFORM outbox.resume_endpoint(name);
     RETURN outbox.portal_endpoints(tenant, name);
 END $$;
@@ -532,11 +555,13 @@ RETURN (SELECT COALESCE(jsonb_object_agg(c.key, CASE
             WHEN c.key IN ('timeout', 'connect_timeout', 'max_age', 'backoff_base', 'backoff_max', 'batch_wait', 'disable_after')
             THEN to_jsonb(date_part('epoch', (c.value #>> '{}')::interval))
             WHEN c.key IN ('from_time', 'to_time', 'since', 'verified_at') THEN to_jsonb((c.value #>> '{}')::timestamptz)
+            WHEN c.key = 'reason' THEN to_jsonb(outbox.portal_reason(c.value #>> '{}'))
             ELSE c.value END), '{}')
         FROM jsonb_each(change) c);
-COMMENT ON FUNCTION outbox.portal_noted IS 'An entry of outbox.endpoint_audit, with intervals in seconds, and times in the session''s time zone';
+COMMENT ON FUNCTION outbox.portal_noted IS
+'An entry of outbox.endpoint_audit for a customer, with intervals in seconds, and times in the session''s time zone';
 
--- A page reads so many rows at most, whatever endpoint it is for.  Operators and their roles stay unnamed.
+-- A page reads so many rows at most, whatever endpoint it is for.
 CREATE FUNCTION outbox.portal_changes(tenant text, endpoint text DEFAULT NULL, before text DEFAULT NULL,
     page_size int4 DEFAULT 20) RETURNS jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET "TimeZone" = 'UTC' SET jit = off
@@ -713,7 +738,7 @@ BEGIN
     SELECT jsonb_agg(a.value - '{event_id,endpoint}'::text[] ORDER BY a.number) INTO attempts
     FROM jsonb_array_elements(outbox.portal_attempts(tenant, endpoint, event, page_size => 1000) -> 'attempts')
          WITH ORDINALITY a (value, number);
-    SELECT jsonb_build_object('endpoint_state', t.state, 'endpoint_reason', t.reason) INTO waits
+    SELECT jsonb_build_object('endpoint_state', t.state, 'endpoint_reason', outbox.portal_reason(t.reason)) INTO waits
     FROM outbox.endpoint_figures t WHERE t.endpoint = portal_delivery.endpoint;
     RETURN (to_jsonb(d) - '{seq,tenant,cursor}'::text[]) || waits || jsonb_build_object(
         'event', content, 'request', outbox.request_of(endpoint, event, d.seq, d.status), 'attempts', COALESCE(attempts, '[]'));
@@ -753,6 +778,8 @@ BEGIN
     n := outbox.start_replay(endpoint, from_time, to_time, topics, CASE WHEN s.filter IS NULL THEN 10000 ELSE 1000 END);
     RETURN jsonb_build_object('expected', n, 'replay_id', CASE WHEN n IS DISTINCT FROM 0 THEN
         outbox.portal_cipher(currval('outbox.replays_replay_id_seq'), 26, false) END);
+EXCEPTION WHEN object_not_in_prerequisite_state THEN
+    RAISE EXCEPTION '%', SQLERRM USING ERRCODE = SQLSTATE, HINT = 'Ask the operator.';
 END $$;
 COMMENT ON FUNCTION outbox.portal_replay IS
 'Sends events that were emitted between two times to an endpoint of a tenant again, and returns the replay, and how '
@@ -796,6 +823,11 @@ DECLARE
 BEGIN
     PERFORM outbox.portal_own(tenant, name);
     PERFORM outbox.check_portal_numbers(payload, 'payload');
+    -- It is kept as long as its attempts, and a piece of the log.
+    IF octet_length(payload::text) > 8192 THEN
+        RAISE EXCEPTION 'the payload has % bytes', octet_length(payload::text)
+            USING ERRCODE = 'program_limit_exceeded', COLUMN = 'payload', HINT = 'Use at most 8192 bytes for a test.';
+    END IF;
     RETURN jsonb_build_object('event_id', outbox.send_test(name, topic, payload));
 EXCEPTION
     WHEN data_exception OR program_limit_exceeded THEN

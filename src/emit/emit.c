@@ -441,6 +441,8 @@ OUTBOX_FUNCTION(outbox_check_event_1_0, 9)
 						.body = BYTEA_ARG(7),
 						.content_type = TEXT_ARG(8)};
 
-	outbox_check(&e, true, !PG_ARGISNULL(0) && outbox_number_is_new(PG_GETARG_INT64(0)));
+	int64 seq = PG_ARGISNULL(0) ? -1 : PG_GETARG_INT64(0);
+
+	outbox_check(&e, true, seq == 0 || outbox_number_is_new(seq));
 	PG_RETURN_BOOL(true);
 }

@@ -501,7 +501,7 @@ assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 	ep->config.target.connect_timeout = (int) Min(s->connect_timeout / 1000,
 												  PG_INT32_MAX);
 	ep->config.target.timeout = (int) Min(s->timeout / 1000, PG_INT32_MAX);
-	ep->config.target.whole_answer = s->batch_size > 1;
+	ep->config.target.whole_answer = s->batch_size > 1 ? OUTBOX_ANSWER_MAX / 1024 : 0;
 	ep->config.request.format = s->format;
 	ep->config.request.nheaders = s->nheaders;
 	ep->config.request.header_names = copy_strings(s->header_names, s->nheaders);

@@ -23,7 +23,7 @@ struct OutboxTransport;
 struct sockaddr;
 
 /* Raised with each change of this file.  A library of another version is not used. */
-#define OUTBOX_TRANSPORT_ABI 9
+#define OUTBOX_TRANSPORT_ABI 10
 
 /* An entry of an endpoint's config or credentials.  Text is UTF-8. */
 typedef struct OutboxOption
@@ -66,9 +66,9 @@ typedef struct OutboxTarget
 	OutboxOption				 *credentials;
 	int							  connect_timeout; /* ms */
 	int							  timeout;		   /* ms, the whole request */
-	bool						  whole_answer; /* the outcome has a good answer's body */
-	bool						  kept_answer;	/* a good answer is kept, as others are */
-	int32_t						  endpoint;		/* its number, for 'serves' */
+	uint16_t					  whole_answer;	   /* kB of a good answer; 0: none */
+	bool						  kept_answer; /* a good answer is kept, as others are */
+	int32_t						  endpoint;	   /* its number, for 'serves' */
 } OutboxTarget;
 
 /* Words of a transport about a target, besides the problem.  At first all are NULL. */
@@ -94,7 +94,7 @@ typedef enum OutboxFailure
 	OUTBOX_FAILURE_INTERNAL	 /* out of memory, out of file descriptors … */
 } OutboxFailure;
 
-/* The most bytes of a good answer's body, if the outcome includes it. */
+/* The most bytes of a good answer's body that an outcome includes: that to a batch. */
 #define OUTBOX_ANSWER_MAX (256 * 1024)
 
 /* The result of a delivery. */

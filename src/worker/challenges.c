@@ -38,6 +38,7 @@
 #define WAIT_FACTOR 10
 
 #define TOKEN_BYTES 16
+#define ANSWER_KB_MAX 4
 #define ID_FORMAT "%.8s-%.4s-%.4s-%.4s-%.12s"
 
 /* A request in flight */
@@ -254,7 +255,7 @@ ask(OutboxEndpoint *ep, TimestampTz now)
 	a->endpoint = ep;
 	a->version = ep->proof->version;
 	a->target = ep->config.target;
-	a->target.whole_answer = !options;
+	a->target.whole_answer = options ? 0 : ANSWER_KB_MAX;
 	strlcpy(a->origin, outbox_webhook_origin, sizeof(a->origin));
 	problem = options && a->origin[0] == '\0' ? "outbox.webhook_origin is empty" :
 												make_request(a, now);

@@ -23,6 +23,7 @@
 
 #define MODULUS_BITS 10000
 #define REQUESTS 250
+#define AUTHORITIES 6000
 
 static const char *behaviour;
 static SSL_CTX	  *ctx;
@@ -144,6 +145,16 @@ ask_for_certificates(SSL *ssl)
 	dprintf(journal, "%s\ttook %d\n", behaviour, taken);
 }
 
+/* A request for the client's certificate, with as many authorities as fit, none of which has a name. */
+static STACK_OF(X509_NAME) * authorities(void)
+{
+	STACK_OF(X509_NAME) *names = sk_X509_NAME_new_null();
+
+	for (int i = 0; i < AUTHORITIES; i++)
+		sk_X509_NAME_push(names, X509_NAME_new());
+	return names;
+}
+
 static void
 flood(SSL *ssl)
 {
@@ -164,6 +175,9 @@ flood(SSL *ssl)
 		while (SSL_renegotiate(ssl) == 1 && SSL_do_handshake(ssl) == 1 &&
 			   SSL_read(ssl, request, 0) <= 0 && SSL_do_handshake(ssl) == 1)
 			;
+	else if (is("authorities"))
+		while (SSL_read(ssl, request, sizeof(request)) > 0)
+			SSL_write(ssl, answer, sizeof(answer) - 1);
 	else if (SSL_read(ssl, request, sizeof(request)) > 0)
 	{
 		if (is("http/2 unasked") && memcmp(request, "PRI ", 4) == 0)
@@ -232,6 +246,11 @@ main(int argc, char **argv)
 	}
 	if (is("renegotiation"))
 		SSL_CTX_set_max_proto_version(ctx, TLS1_2_VERSION);
+	if (is("authorities"))
+	{
+		SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER, NULL);
+		SSL_CTX_set_client_CA_list(ctx, authorities());
+	}
 	if (is("http/2 unasked"))
 		SSL_CTX_set_alpn_select_cb(ctx, choose_two, NULL);
 

@@ -20,7 +20,8 @@ answered with 200.
                               otherwise: then what it holds is answered so
     /close, /rst              ends the connection before the answer
     /answer-rst               200, then a reset
-    /stall-body               200 and its headers, then a body that never ends
+    /stall-body?bytes=10      200 and its headers, then so much of a body that
+                              never ends
     /garbage, /http09         an answer that is none
     /continue-flood           100 Continue, for ever
     /many-headers?n=100000    a head of that many lines
@@ -569,7 +570,8 @@ class Receiver:
         return 200, lambda: self.send(conn, OK, then="rst")
 
     def do_stall_body(self, conn, number, segments, query, seen):
-        data = b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nten bytes."
+        data = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"
+        data += b"x" * int(query.get("bytes", "10"))
         return 200, lambda: self.send(conn, data, finished=False)
 
     def do_garbage(self, conn, number, segments, query, seen):

@@ -236,7 +236,7 @@ http_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 	t->kept_answer = target->kept_answer;
 	t->answer_most = target->kept_answer ? outbox_log_answer_size : 0;
 	t->body_bytes = t->answer_len = 0;
-	t->whole_answer = target->whole_answer;
+	t->whole_answer = 1024 * (size_t) target->whole_answer;
 	t->refused = NULL;
 	t->errbuf[0] = '\0';
 	outbox_outcome_begin(&t->outcome, OUTBOX_RESULT_FAILED);

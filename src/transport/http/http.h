@@ -14,8 +14,8 @@
  * The status is final when the headers are complete.  The body is read for one second
  * or 64 kB at most, and is then cut off.  This changes nothing.
  *
- * If the target asks for whole answers, the body of a 2xx is read to its end, up to
- * OUTBOX_ANSWER_MAX and the request's timeout.
+ * If the target asks for whole answers, the body of a 2xx is read to its end, up to the
+ * bytes that it names and the request's timeout.
  */
 extern const OutboxTransport outbox_http_transport;
 

@@ -53,9 +53,9 @@ take_whole(OutboxTransfer *t, CURLcode code)
 	o->result = OUTBOX_RESULT_UNKNOWN;
 	if (outbox_http_was_held_up(t, code))
 		return;
-	if (t->answer_len > OUTBOX_ANSWER_MAX)
+	if (t->answer_len > t->whole_answer)
 		snprintf(o->error, sizeof(o->error),
-				 "the answer to the batch is longer than %d bytes", OUTBOX_ANSWER_MAX);
+				 "the answer to the batch is longer than %zu bytes", t->whole_answer);
 	else if (code != CURLE_OK)
 		snprintf(o->error, sizeof(o->error), "the answer to the batch was cut off: %s",
 				 curl_easy_strerror(code));

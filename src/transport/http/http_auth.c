@@ -16,6 +16,7 @@
 #include <stdlib.h>
 
 #define TOKEN_MAX (16 * 1024)
+#define ANSWER_KB_MAX 32 /* with a token */
 #define FORM_MAX 4096
 
 /* s that a token lives if its server does not say */
@@ -194,7 +195,7 @@ open_oauth(OutboxLink *link, const OutboxTarget *target)
 								  .url = strdup(outbox_http_option(target, "token_url")),
 								  .connect_timeout = target->connect_timeout,
 								  .timeout = target->timeout,
-								  .whole_answer = true,
+								  .whole_answer = ANSWER_KB_MAX,
 								  .endpoint = target->endpoint};
 	link->form = malloc(FORM_MAX + 1);
 	if (link->target.url == NULL || link->form == NULL ||

@@ -177,9 +177,9 @@ take_body(char *data, size_t size, size_t n, void *arg)
 		return 0;
 	if (good && t->whole_answer)
 	{
-		if (t->answer_len + len <= OUTBOX_ANSWER_MAX)
+		if (t->answer_len + len <= t->whole_answer)
 			return keep_answer(t, data, len);
-		t->answer_len = OUTBOX_ANSWER_MAX + 1;
+		t->answer_len = t->whole_answer + 1;
 		return 0;
 	}
 	if (t->answer_len < most)

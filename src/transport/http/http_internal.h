@@ -202,11 +202,11 @@ struct OutboxTransfer
 	bool					  connects;	   /* counted in host->connecting */
 	bool					  tried;	   /* some address was not refused */
 	bool					  connected;
-	int						  sent;		   /* so often */
-	bool					  over_v6;	   /* it opened a socket for IPv6 */
-	int						  opened[2];   /* last, for IPv4 and IPv6 */
-	size_t					  answer_most; /* bytes that are kept of a good one's body */
-	bool					  whole_answer;
+	int						  sent;			/* so often */
+	bool					  over_v6;		/* it opened a socket for IPv6 */
+	int						  opened[2];	/* last, for IPv4 and IPv6 */
+	size_t					  answer_most;	/* bytes that are kept of a good one's body */
+	size_t					  whole_answer; /* bytes of a good one; 0: none */
 	bool					  kept_answer;
 	size_t					  answer_len;
 	int						  socket_errno;

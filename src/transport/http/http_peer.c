@@ -16,7 +16,8 @@
  *						peer takes none.  Such a socket is ready all the time.
  *	  in a handshake	algorithms that cost the client much CPU are neither offered nor
  *						accepted.
- *	  in memory			OpenSSL keeps the certificates of a connection until it is closed.
+ *	  in memory			OpenSSL keeps the certificates of a connection until it is closed,
+ *						and the names of authorities that a client's should come from.
  *						They count as memory of connections.
  *
  * The sink for AWS uses the same functions, see OutboxServices.  They neither throw nor
@@ -45,13 +46,15 @@
 #define CURVE_BITS_MAX 521
 
 /*
- * Bytes of a peer's certificates.  The usual ones are a part of the bytes that a connection
- * counts itself.  In memory they take up to so many times as much: 9 bytes, a place of a
- * list of revocations, become structures of 290 bytes.
+ * Bytes of a peer's certificates, and of its request for one of ours, which may list
+ * authorities.  KEPT_MAX is for each of the two.  Usual ones are a part of the bytes that a
+ * connection counts itself.  In memory they take up to so many times as much: 4 bytes, an
+ * empty name of an authority, become structures of 186 bytes, and 9 bytes, a place of a
+ * list of revocations, 290.
  */
-#define CERTIFICATES_MAX (24 * 1024)
-#define CERTIFICATES_USUAL (4 * 1024)
-#define CERTIFICATES_COST 40
+#define KEPT_MAX (24 * 1024)
+#define KEPT_USUAL (4 * 1024)
+#define KEPT_COST 48
 
 static const char too_much[] = "the receiver sent too much that is no part of an answer";
 const char outbox_http_large_key[] = "the key of a certificate costs too much to verify";
@@ -68,11 +71,13 @@ typedef struct TlsPeer
 	size_t			bytes; /* in that call */
 	int				messages;
 	int				fd;
-	OutboxHttpHolds holds; /* NULL: of another transport */
-	size_t			held;  /* bytes of its certificates that are counted */
+	OutboxHttpHolds holds;		  /* NULL: of another transport */
+	size_t			certificates; /* bytes */
+	size_t			request;	  /* bytes of the longest one for a certificate of ours */
+	size_t			held;		  /* bytes of memory that are counted for both */
 } TlsPeer;
 
-static size_t others_bytes; /* of certificates, for other transports */
+static size_t others_bytes; /* that are held, for other transports */
 
 /* The counters of a socket, since its last request has ended. */
 typedef struct SocketPeer
@@ -89,6 +94,20 @@ static SocketPeer *sockets;
 static int		   nsockets;
 
 static int (*usual_security)(const SSL *, const SSL_CTX *, int, int, int, void *, void *);
+
+/* What is counted is held until the socket is closed. */
+static void
+count_kept(TlsPeer *peer)
+{
+	size_t len = peer->certificates + peer->request;
+	size_t held = len > KEPT_USUAL ? (len - KEPT_USUAL) * KEPT_COST : 0;
+
+	if (peer->holds == NULL)
+		outbox_memory_account(&others_bytes, others_bytes + held - peer->held);
+	else
+		peer->holds(peer->fd, held - peer->held);
+	peer->held = held;
+}
 
 /*
  * One call, and one request
@@ -127,10 +146,15 @@ on_message(int sent, int version, int type, const void *data, size_t len, SSL *s
 	}
 	if (type == SSL3_RT_HEADER && len >= SSL3_RT_HEADER_LENGTH)
 		peer->bytes += RECORD_COST + (header[3] << 8 | header[4]);
+	else if (type == SSL3_RT_HANDSHAKE && len > 0 &&
+			 header[0] == SSL3_MT_CERTIFICATE_REQUEST)
+	{
+		peer->messages += SIGNATURE_COST;
+		peer->request = Max(peer->request, len);
+		count_kept(peer);
+	}
 	else if (type == SSL3_RT_HANDSHAKE)
-		peer->messages += len > 0 && header[0] == SSL3_MT_CERTIFICATE_REQUEST ?
-			SIGNATURE_COST :
-			1;
+		peer->messages++;
 	if (peer->bytes > PEER_BYTES_MAX || peer->messages > MESSAGES_MAX)
 		end_connection(peer, ssl, too_much);
 }
@@ -301,21 +325,6 @@ outbox_http_key_is_cheap(EVP_PKEY *key)
 	}
 }
 
-/* 'len': bytes of the peer's certificates, until the socket is closed. */
-static void
-count_certificates(TlsPeer *peer, size_t len)
-{
-	size_t held = len > CERTIFICATES_USUAL ?
-		(len - CERTIFICATES_USUAL) * CERTIFICATES_COST :
-		0;
-
-	if (peer->holds == NULL)
-		outbox_memory_account(&others_bytes, others_bytes + held - peer->held);
-	else
-		peer->holds(peer->fd, held - peer->held);
-	peer->held = held;
-}
-
 /* 'own' is among the others as well. */
 static size_t
 size_of(X509 *own, STACK_OF(X509) * others)
@@ -349,7 +358,8 @@ verify(X509_STORE_CTX *ctx, void *arg)
 	for (int i = 0; i < sk_X509_num(others); i++)
 		if (!outbox_http_key_is_cheap(X509_get0_pubkey(sk_X509_value(others, i))))
 			why = outbox_http_large_key;
-	count_certificates(peer, size_of(own, others));
+	peer->certificates = size_of(own, others);
+	count_kept(peer);
 	if (why == NULL)
 		return X509_verify_cert(ctx);
 	if (peer->why)
@@ -361,10 +371,12 @@ verify(X509_STORE_CTX *ctx, void *arg)
 static void
 free_peer(void *parent, void *peer, CRYPTO_EX_DATA *all, int index, long argl, void *argp)
 {
+	TlsPeer *p = peer;
+
 	(void) parent, (void) all, (void) index, (void) argl, (void) argp;
-	if (peer && ((TlsPeer *) peer)->holds == NULL)
-		count_certificates(peer, 0);
-	free(peer);
+	if (p && p->holds == NULL)
+		outbox_memory_account(&others_bytes, others_bytes - p->held);
+	free(p);
 }
 
 /* Another TLS library, or another OpenSSL than ours, has other structures. */
@@ -405,7 +417,7 @@ outbox_http_bound_tls(void *ssl_ctx, int fd, OutboxHttpHolds holds, bool two,
 	usual_security = SSL_CTX_get_security_callback(ctx);
 	SSL_CTX_set_security_callback(ctx, is_cheap);
 	SSL_CTX_set_cert_verify_callback(ctx, verify, peer);
-	SSL_CTX_set_max_cert_list(ctx, CERTIFICATES_MAX);
+	SSL_CTX_set_max_cert_list(ctx, KEPT_MAX);
 	SSL_CTX_set_options(ctx, SSL_OP_NO_RENEGOTIATION);
 #ifdef SSL_OP_NO_RX_CERTIFICATE_COMPRESSION
 	SSL_CTX_set_options(ctx, SSL_OP_NO_RX_CERTIFICATE_COMPRESSION);

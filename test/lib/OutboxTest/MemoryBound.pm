@@ -15,7 +15,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time usleep);
 
-our @EXPORT = qw(use_bound shape comes_back);
+our @EXPORT = qw(use_bound shape tokens comes_back);
 
 my ($node, $receiver, $down, $limit);
 my %constant;	# MB
@@ -80,9 +80,10 @@ sub make_endpoints
 	my $t = $arg{tenants} // 0;
 	my @urls = map { $_ eq 'down' ? $down->url('/ok/') : $receiver->url($arg{hold} // '/hang/') } @{ $arg{receivers} };
 	my $urls = join ', ', map { "'$_'" } @urls;
+	my $token = $arg{token_path} ? qq(config => '{"token_url": "@{[ $receiver->url($arg{token_path}) ]}", "client_id": "me"}', credentials => '{"client_secret": "x"}',) : '';
 
 	return ask(<<"SQL");
-SELECT count(outbox.create_endpoint('e' || n, (ARRAY[$urls])[n % ${\scalar @urls} + 1] || 'e' || n, topics => '{n}', secret => NULL,
+SELECT count(outbox.create_endpoint('e' || n, (ARRAY[$urls])[n % ${\scalar @urls} + 1] || 'e' || n, topics => '{n}', secret => NULL, $token
 	tenant => CASE WHEN $t > 0 THEN 't' || n % $t END, backoff_base => '100 ms', backoff_max => '1 s', timeout => '10 min'))
 FROM generate_series(1, $arg{endpoints}) n
 SQL
@@ -97,6 +98,25 @@ sub emit_all
 
 	return ask("SELECT count(outbox.emit('n', jsonb_build_object('n', n, 'text', repeat('x', $bytes)), key => $keys,"
 		  . " tenant => CASE WHEN $t > 0 THEN 't' || n % $t END)) FROM generate_series(1, $arg{events}) n");
+}
+
+# As many requests for a token are under way as there are endpoints, and the worker has read what
+# came then: a later event of another endpoint has arrived.
+sub tokens
+{
+	my (%arg) = @_;
+	my $asked;
+
+	return shape(
+		'all wait for a token',
+		%arg,
+		well => 201,
+		until => sub {
+			return 1 if $asked;
+			return 0 if $arg{endpoints} > grep { $_->{path} eq $arg{token_path} =~ s/\?.*//r } $receiver->requests;
+			$asked = ask(q{SELECT outbox.emit('well', '{}')});
+			return 1;
+		});
 }
 
 # The receivers have been down for so long that half of the endpoints back off, or they hold

@@ -312,14 +312,14 @@ my @internal = qw(
   adopted_status ask_source attempt_cause audit_endpoint change_endpoint check_event check_listed check_options
   check_portal check_portal_numbers check_portal_setting check_role check_settings check_tenant check_topic
   check_topics claim_log close_log command content_files copy_source create_source_slot credential_names current_epoch
-  current_piece delivery_attempts drop_source_slot drop_subscription endpoint_changed endpoint_figures
+  current_piece default_settings delivery_attempts drop_source_slot drop_subscription endpoint_changed endpoint_figures
   endpoint_positions endpoint_public_key endpoint_stats events_taken farthest_behind figures_of
   figures_shown figures_sum fill_id find_endpoint follow_anew forget_at_sources forget_events forgets forgotten_at
   header_object insert_outgoing is_asked is_pending keep_sources keeps_credentials kept_for lock_endpoint lock_source
   lock_tenant log_deliveries log_owner log_size log_size_now log_xid make_room metric_names metric_series new_secret newest_position
   next_seq note_change note_inactive note_missed order_key origins_changed page_bound page_endpoints page_rows
   parked_counts pending_seqs portal_change portal_cipher portal_cursor portal_hint portal_key
-  portal_noted portal_own portal_settings portal_spend portal_spend_challenges position_now probe refuse_copy refuse_in_block
+  portal_noted portal_own portal_reason portal_settings portal_spend portal_spend_challenges position_now probe refuse_copy refuse_in_block
   refuse_subscribed request_of require_endpoint require_library resolve_start retention_held run_attempts same_history
   scheduled_now schema_problem seal shared_rows shown shown_request sink_properties size_now skip_replicated source_of
   start_replay step_holds store_credentials stored_credentials take take_over taken_to unseal

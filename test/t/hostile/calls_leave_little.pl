@@ -70,7 +70,7 @@ my $before = size_of();
 
 ask('SELECT outbox.set_portal_limits(max_calls => 1000000)');
 
-my ($good, $states) = calls('together', 1000, "portal_send_test('acme', 'acme', payload => jsonb_build_object('x', repeat(md5(i::text), 1000)))");
+my ($good, $states) = calls('together', 1000, "portal_send_test('acme', 'acme', payload => jsonb_build_object('x', repeat(md5(i::text), 250)))");
 is("$good $states", '10 54000', 'ten tests wait for a paused endpoint, and no more');
 is(ask("SELECT count(*) FROM outbox.kept_events"), 10, 'with their events');
 
@@ -131,6 +131,36 @@ foreach my $i (1 .. 15)
 ok(wait_sql($node, "SELECT count(*) = 0 FROM outbox.commands c JOIN outbox.endpoint_settings s USING (endpoint_id) WHERE s.name = 'dead'"),
 	'commands are carried out');
 is(ask("$tests = 'dead'"), 10, 'ten dead tests are kept');
+
+# --- And what is delivered is kept for days, so it is small
+
+endpoint($node, $receiver, 'many', '/ok/many', "tenant => 'pied'");
+my $kept = ask("SELECT pg_total_relation_size('outbox.kept_events')");
+my $refused = 0;
+foreach my $i (1 .. 100)
+{
+	# MD5 sums, which are not compressed by much
+	(undef, undef, my $said) = $node->psql('postgres', "\\set VERBOSITY verbose\nSELECT outbox.portal_send_test('pied', 'many', payload => to_jsonb("
+		  . "(SELECT string_agg(md5(concat($i, ' ', n)), '') FROM generate_series(1, 3000) n)))", extra_params => [ '-U', 'portal' ]);
+	$refused++ if $said =~ /ERROR:  54000: the payload has 96002 bytes.*^HINT:  Use at most 8192 bytes.*^COLUMN NAME:  payload$/ms;
+	wait_sql($node, "SELECT count(*) = 0 FROM outbox.parked JOIN outbox.endpoint_settings s USING (endpoint_id) WHERE s.name = 'many'") or last;
+}
+cmp_ok(ask("SELECT pg_total_relation_size('outbox.kept_events')") - $kept, '<', 1024 * 1024, 'a hundred large tests leave little');
+is($refused, 100, 'because none is sent');
+my $longest = ask("SELECT outbox.portal_send_test('pied', 'many', payload => to_jsonb(repeat('x', 8190))) ->> 'event_id'", 'portal');
+$receiver->wait_delivered(1, id => $longest);
+pass('one of 8,192 bytes is');
+
+# --- A call that is refused takes no number of the log
+
+my $number = ask('SELECT last_value FROM outbox.events_seq');
+foreach my $case ([ 22023, q('bad topic') ], [ 22004, 'NULL' ], [ 54000, q('deep', (repeat('[', 600) || repeat(']', 600))::jsonb) ])
+{
+	my (undef, undef, $said) = $node->psql('postgres', "\\set VERBOSITY verbose\n" . "SELECT outbox.portal_send_test('pied', 'many', $case->[1]);\n" x 50,
+		on_error_stop => 0, extra_params => [ '-U', 'portal' ]);
+	is(scalar(() = $said =~ /ERROR:  $case->[0]/g), 50, "$case->[1]: refused");
+}
+is(ask('SELECT last_value FROM outbox.events_seq'), $number, 'and no number is used');
 
 # --- The number of calls is bounded for a tenant, all of its endpoints together
 

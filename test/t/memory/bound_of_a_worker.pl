@@ -21,6 +21,7 @@ shape('all hang, without tenants', receivers => ['hangs'], endpoints => 1000, ev
 shape('all down, without keys', receivers => ['down'], endpoints => 300, tenants => 100, events => 30_000);
 shape('one that hangs', receivers => ['hangs'], endpoints => 1, events => 60_000, keys => 5000);
 shape('half hang, half are down', receivers => [ 'hangs', 'down' ], endpoints => 300, tenants => 30, events => 15_000, keys => 20);
+tokens(receivers => ['hangs'], endpoints => 400, events => 1, token_path => '/stall-body?bytes=250000');
 comes_back(endpoints => 60, tenants => 20, events => 2000, keys => 3);
 is($node->safe_psql('postgres', 'SELECT sum(restarts) FROM outbox.worker_slots()'), 0, 'no worker ended with an error');
 $node->stop;

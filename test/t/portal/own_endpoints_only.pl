@@ -253,7 +253,11 @@ is(ask("SELECT reason FROM outbox.endpoints WHERE name = '$name{acme}'"), 'pause
 is(ask($since), $paused_at, 'since then');
 like(says("SELECT outbox.portal_resume_endpoint('acme', '$name{acme}')"), qr/55000: endpoint "\Q$name{acme}\E" was paused by the operator/,
 	'and the tenant does not resume it');
+is(portal("SELECT e ->> 'reason' FROM outbox.portal_endpoints('acme') e"), 'paused by the operator', 'who sees no role of the operator');
+is(json("outbox.portal_delivery('acme', '$name{acme}', '$event{acme}')")->{endpoint_reason}, 'paused by the operator', 'nor of a delivery');
 ask("SELECT outbox.resume_endpoint('$name{acme}')");
+is(join('|', map { $_->{before}{reason} // '-', $_->{after}{reason} // '-' } @{ json("outbox.portal_changes('acme', page_size => 3)")->{changes} }),
+	'paused by the operator|-|paused by its tenant|paused by the operator|-|paused by its tenant', 'nor among the changes');
 
 foreach my $call ("portal_create_endpoint('acme', 'kafka://broker/topic')", qq(portal_alter_endpoint('acme', '$name{acme}', '{"url": "kafka://broker/topic"}')))
 {
@@ -296,6 +300,8 @@ my %provoked = (
 	'25001' => [ '', "BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT outbox.portal_create_endpoint('errors', '$url{acme}')" ],
 	'42501' => [ undef, 'SELECT * FROM outbox.endpoints' ]);
 ask("SELECT outbox.set_portal_limits('busy', max_calls => 0); SELECT outbox.pause_endpoint('$name{acme}')");
+my $numbers = 'SELECT last_value FROM outbox.endpoint_settings_endpoint_id_seq';
+my $number = ask($numbers);
 my @rows = PostgreSQL::Test::Utils::slurp_file("$top/doc/tenants.md") =~ /^\| `(\w{5})` \| \d{3} \|/mg;
 is(join(' ', sort @rows), join(' ', sort keys %provoked), 'each row of the table is provoked');
 foreach my $state (sort keys %provoked)
@@ -307,7 +313,16 @@ foreach my $state (sort keys %provoked)
 	like($err, qr/^HINT:  (?!.*(?:outbox\.|superuser|=>))\w/m, "$state: a hint for the customer") if defined $field && $state ne '25001';
 }
 
+# A number of an endpoint is used up for ever, so a call that fails takes none.
+ask("SELECT outbox.set_portal_limits('asked', challenge => 'echo', max_calls => 5, settings => '{max_in_flight}'); UPDATE outbox.portal_limits_here SET spent = 2 WHERE tenant = 'asked'");
+like(says("SELECT outbox.portal_create_endpoint('asked', '$url{acme}')"), qr/53400/, 'too many challenges');
+ask("SELECT outbox.set_portal_limits('asked', max_calls => 500)");
+like(says("SELECT outbox.portal_create_endpoint('asked', '$url{acme}', '{\"max_in_flight\": 0}')"), qr/22023: invalid max_in_flight 0/, 'a setting');
+is(ask($numbers), $number, 'no number of an endpoint is used by a call that fails');
+
 # No other error has the hint of an operator's function either.
+like(says("BEGIN; UPDATE outbox.origins SET system_identifier = 1; SET LOCAL ROLE portal; SELECT outbox.portal_replay('acme', '$name{acme}', now() - interval '1 h')", 'postgres'),
+	qr/55000: this log is a copy that was not adopted.* HINT:  Ask the operator\.$/, 'in a copy');
 ask("ALTER ROLE portal SET outbox.require_event_types = on; SELECT outbox.set_event_type('listed')");
 my $opened = ask("SELECT secret FROM outbox.endpoint_secrets JOIN outbox.endpoint_settings USING (endpoint_id) WHERE name = 'errors'");
 ask("UPDATE outbox.endpoint_secrets SET secret = 'sealed:1:AAAA' WHERE endpoint_id = (SELECT endpoint_id FROM outbox.endpoint_settings WHERE name = 'errors')");
@@ -320,6 +335,7 @@ foreach my $case (
 	[ '22023', 'to_time', "portal_replay('errors', 'errors', now(), 'infinity')" ],
 	[ '22023', 'from_time', "portal_replay('errors', 'errors', '-infinity', now())" ],
 	[ '22023', 'to_time', "portal_figures('errors', to_time => 'infinity')" ],
+	[ '42704', 'replay', "portal_cancel_replay('errors', 'errors', 1)" ],
 	[ '55000', '', "portal_secret('errors', 'errors')" ],
 	[ '55000', '', "portal_rotate_secret('errors', 'errors')" ])
 {

@@ -36,7 +36,7 @@ SELECT string_agg(t.typname, ' ' ORDER BY position(t.typname || ' ' IN 'uuid tex
 FROM (SELECT DISTINCT unnest(proargtypes) AS oid FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace AND prosecdef
       UNION SELECT 'json'::regtype) a JOIN pg_type t USING (oid)
 SQL
-is(ask(<<'SQL'), 'change_endpoint', 'one makes SQL of text: the default of an argument that it has compared with the catalogue');
+is(ask(<<'SQL'), 'default_settings', 'one makes SQL of text: the defaults of arguments, as the catalogue has them');
 SELECT string_agg(DISTINCT proname, ' ') FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace
 AND prolang = (SELECT oid FROM pg_language WHERE lanname = 'plpgsql') AND prosrc ~* '\mEXECUTE\M' AND proname NOT IN ('grant_to', 'privileges_of', 'revoke_all', 'copy_source', 'take_over', 'drop_subscription')
 SQL
