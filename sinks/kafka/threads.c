@@ -126,7 +126,7 @@ connect_to(int sock, const struct sockaddr *address, int len, const char *id, vo
 		pthread_mutex_unlock(&c->lock);
 		return EACCES;
 	}
-	if (!services.may_connect(address, c->url.encrypted, &why))
+	if (!services.may_connect(address, c->account->url.encrypted, &why))
 	{
 		char text[INET6_ADDRSTRLEN];
 
@@ -194,7 +194,7 @@ thread_begins(rd_kafka_t *rk, rd_kafka_thread_type_t type, const char *name, voi
 	KafkaCluster *c = arg;
 	bool		  flooded;
 
-	services.thread_serves(&c->target.endpoint);
+	services.thread_serves(&c->endpoint);
 	(void) setpriority(PRIO_PROCESS, 0,
 					   getpriority(PRIO_PROCESS, getpid()) + THREAD_NICE);
 	pthread_mutex_lock(&c->lock);

@@ -13,6 +13,7 @@ import random
 import socket
 import struct
 import sys
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
 from hostile_server import Closed, Server, closed, endless, main, reset, said, silent, slowly  # noqa: E402
@@ -65,6 +66,7 @@ class Broker:
         self.connections = []
         self.ended = False
         self.times = itertools.count()
+        self.cluster = b"cluster"
 
     def versions(self, request):
         return i16(35 if request.version > 0 else 0) + i32(len(SUPPORTED)) + b"".join(
@@ -128,6 +130,55 @@ def good_until_records(later):
             raise Closed
         connection.sendall(later(broker, request) if broker.ended else broker.answer(request))
     return talk
+
+
+def each_time_another(partitions, first=lambda connection: None):
+    """Once it gets records, it does something first, ends all connections, and is another cluster from then on."""
+    def talk(broker, request, connection):
+        broker.connections.append(connection)
+        if request.api == PRODUCE:
+            first(connection)
+            broker.cluster = b"cluster %d" % next(broker.times)
+            while broker.connections:
+                with contextlib.suppress(OSError):
+                    broker.connections.pop().shutdown(socket.SHUT_RDWR)
+            raise Closed
+        connection.sendall(broker.answer(request) if request.api != METADATA else frame(
+            request.correlation, broker.whole_metadata([broker.broker(1)], [broker.topic([broker.partition(n) for n in partitions])],
+                                                       cluster=broker.cluster)))
+    return talk
+
+
+def flood_for(seconds):
+    """Sends large answers to nothing, but fewer than 10,000."""
+    def talk(connection):
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            connection.sendall(frame(4711, bytes(3_900_000)))
+            time.sleep(0.002)
+    return talk
+
+
+def one_by_one_with_partition(number):
+    """Refuses each batch as too large, also one of a single record."""
+    def talk(broker, request):
+        if request.api != METADATA:
+            return broker.answer(request) if request.api != PRODUCE else frame(request.correlation, broker.produced(error=10))
+        return frame(request.correlation, broker.whole_metadata(
+            [broker.broker(1)], [broker.topic([broker.partition(number), broker.partition(0)])]))
+    return lambda broker, request, connection: connection.sendall(talk(broker, request))
+
+
+def all_but_the_last_byte(broker, request, connection):
+    """Names itself as ten brokers, and answers records of each of them so."""
+    if request.api == METADATA:
+        connection.sendall(frame(request.correlation, broker.whole_metadata(
+            [broker.broker(n + 1) for n in range(10)], [broker.topic([broker.partition(n, leader=n + 1) for n in range(10)])])))
+    elif request.api != PRODUCE:
+        connection.sendall(broker.answer(request))
+    else:
+        connection.sendall(i32(31_999_000) + i32(request.correlation) + bytes(31_998_995))
+        silent()
 
 
 def of_no_cluster(broker, request):
@@ -275,9 +326,15 @@ instead("has 90,000 partitions", METADATA, lambda b, r: b.whole_metadata(
     [b.broker(1)], [b.topic([b.partition(n) for n in range(90000)])]))
 framed("ends all connections, and names 10,000 brokers of no cluster", good_until_records(of_no_cluster), None)
 framed("ends all connections, and each one that begins", good_until_records(closed), None)
+framed("keeps back the last byte, on each of 10 connections", all_but_the_last_byte, None)
+framed("has the partition -1, and is another cluster each time", each_time_another((-1, 0)), None)
+framed("has the partition -1, and says that everything is too large", one_by_one_with_partition(-1), None)
+framed("floods for 7 s, and is another cluster each time", each_time_another((0,), flood_for(7)), None)
 ALONE = {"names 10,000 brokers that are not there", "has 90,000 partitions", "throttles after the first records",
          "answers nothing without rest", "ends all connections, and names 10,000 brokers of no cluster",
-         "ends all connections, and each one that begins"}
+         "ends all connections, and each one that begins", "keeps back the last byte, on each of 10 connections",
+         "has the partition -1, and is another cluster each time", "has the partition -1, and says that everything is too large",
+         "floods for 7 s, and is another cluster each time"}
 
 # What ends the process that librdkafka is in.  2.0.2 and 2.16.0 follow a NULL that a broker
 # sends instead of a name.  Versions from 2.6.1 to 2.16.0 abort when versions make no sense.
