@@ -134,8 +134,8 @@ configure(rd_kafka_conf_t *conf, const KafkaAccount *account, bool one_by_one,
 		/* the topic has the limit, and a batch is as large as usual */
 		{"message.max.bytes", "100000000"},
 		{"batch.size", "1000000"},
-		/* a broker says how long its answer is, and so much is allocated */
-		{"receive.message.max.bytes", "32000000"},
+		/* a broker says how long its answer is, and each connection may have so much */
+		{"receive.message.max.bytes", "4000000"},
 		{"queue.buffering.max.messages", "1000000"},
 		{"queue.buffering.max.kbytes", "2000000"},
 		/* a topic that is missing is said soon, and found soon */

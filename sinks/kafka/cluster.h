@@ -15,9 +15,9 @@
 #include "topics.h"
 #include "transport/transport.h"
 
-#define KAFKA_SOCKETS 300
-#define KAFKA_BROKERS_MAX 300
-#define KAFKA_THREADS 320 /* whose CPU is counted: of brokers, and librdkafka's own */
+#define KAFKA_SOCKETS 100
+#define KAFKA_BROKERS_MAX 100
+#define KAFKA_THREADS 120 /* whose CPU is counted: of brokers, and librdkafka's own */
 
 typedef struct KafkaCluster
 {

@@ -60,14 +60,15 @@ is_connected(int sock)
 }
 
 /*
- * Takes a connection that begins.  False: no other one is left, so it may be to another
- * cluster, which the worker has to find out first.
+ * Takes a connection that begins.  False: there are too many, or no other one is left.  Then
+ * it may be to another cluster, which the worker has to find out first.
  */
 static bool
 begin_connection(KafkaCluster *c, int sock)
 {
 	int	 place = -1;
 	bool sure;
+	bool begins;
 
 	pthread_mutex_lock(&c->lock);
 	if (c->cut)
@@ -82,15 +83,17 @@ begin_connection(KafkaCluster *c, int sock)
 			place = i;
 		sure = sure || (c->sockets[i] != 0 && is_connected(c->sockets[i]));
 	}
-	if (sure)
+	begins = sure && place >= 0;
+	if (begins)
+	{
 		c->same_until = 0; /* the next one relies on this one */
-	if (sure && place >= 0)
 		c->sockets[place] = sock;
+	}
 	c->unsure = !sure;
 	pthread_mutex_unlock(&c->lock);
 	if (!sure)
 		tell_worker();
-	return sure;
+	return begins;
 }
 
 /* Runs in a thread of librdkafka, for each of its sockets. */
