@@ -20,6 +20,12 @@
 #define TOKEN_EVERY 500		  /* ms, while one is wanted and cannot be had */
 #define CANCELLED_WITHIN 1000 /* ms in which cancelled records may still be sent */
 
+/*
+ * Bytes of a report.  It has about 670 for each partition, and librdkafka keeps up to twice as
+ * many beside it.
+ */
+#define REPORT_LONGEST 64000000
+
 static dlist_head clusters = DLIST_STATIC_INIT(clusters);
 static int		  event_fd;
 static uint64	  settings_version;
@@ -429,7 +435,9 @@ read_statistics(KafkaCluster *c)
 	if (c->statistics == NULL)
 		return;
 	text = rd_kafka_event_stats(c->statistics);
-	len = strnlen(text, KAFKA_REPORT_MAX);
+	len = strnlen(text, REPORT_LONGEST);
+	c->overfull = len == REPORT_LONGEST;
+	len = Min(len, KAFKA_REPORT_MAX);
 	kafka_brokers_read(&c->brokers, text, len);
 	kafka_threads_report(c, text, len);
 	rd_kafka_event_destroy(c->statistics);
@@ -543,6 +551,8 @@ why_busy(KafkaCluster *c)
 {
 	if (kafka_threads_say(c, &c->flooded))
 		return "its brokers name more than " CppAsString2(KAFKA_BROKERS_MAX) " brokers";
+	if (c->overfull)
+		return "its topics have too many partitions";
 	if (kafka_threads_say(c, &c->talks) || used_too_much(c->account))
 		return "its brokers keep threads of librdkafka busy with nothing";
 	return NULL;
@@ -550,7 +560,8 @@ why_busy(KafkaCluster *c)
 
 /*
  * Brokers can send meaningless bytes as fast as a thread can read them, and name more
- * brokers than there may be threads.  librdkafka has no bound for that.  The instances end
+ * brokers than there may be threads, and partitions than there is memory for.  librdkafka
+ * has no bound for that.  The instances end
  * then, and their links wait before they get another one.
  */
 static void

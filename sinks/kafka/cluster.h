@@ -41,6 +41,7 @@ typedef struct KafkaCluster
 	KafkaTopics			 topics;   /* that records of links with places have led to */
 	rd_kafka_topic_t	*handle;   /* of the topic that was used last (NULL: none was) */
 	rd_kafka_event_t	*statistics; /* not read yet (NULL: there are none) */
+	bool				 overfull;	 /* they have too many partitions */
 	KafkaBrokers		 brokers;
 	char				 reason[128]; /* why it is not up, or the last error */
 	char				 id[64];	  /* of its cluster ("": its brokers gave none) */

@@ -7,6 +7,7 @@ that are too much for librdkafka.
 """
 
 import contextlib
+import functools
 import itertools
 import os
 import random
@@ -182,6 +183,27 @@ def all_but_the_last_byte(broker, request, connection):
         silent()
 
 
+def asked(request):
+    """The names of the topics whose metadata are asked for"""
+    count, at, names = struct.unpack_from(">i", request.rest)[0], 4, []
+    for _ in range(max(count, 0)):
+        length, = struct.unpack_from(">h", request.rest, at)
+        names.append(request.rest[at + 2:at + 2 + length])
+        at += 2 + length
+    return names
+
+
+@functools.cache
+def partitions_of(broker, count):
+    return b"".join(broker.partition(n) for n in range(count))
+
+
+def large_topics(broker, request):
+    """As many topics of 20,000 partitions as one answer may have"""
+    return broker.whole_metadata([broker.broker(1)], [
+        i16(0) + text(name) + i8(0) + i32(20000) + partitions_of(broker, 20000) for name in asked(request)[-7:]])
+
+
 def of_no_cluster(broker, request):
     if request.api != METADATA:
         return broker.answer(request)
@@ -328,12 +350,14 @@ instead("has 90,000 partitions", METADATA, lambda b, r: b.whole_metadata(
 framed("ends all connections, and names 10,000 brokers of no cluster", good_until_records(of_no_cluster), None)
 framed("ends all connections, and each one that begins", good_until_records(closed), None)
 framed("keeps back the last byte, on each of 10 connections", all_but_the_last_byte, None)
+instead("has topics of 20,000 partitions each", METADATA, large_topics)
 framed("has the partition -1, and is another cluster each time", each_time_another((-1, 0)), None)
 framed("has the partition -1, and says that everything is too large", one_by_one_with_partition(-1), None)
 framed("floods for 7 s, and is another cluster each time", each_time_another((0,), flood_for(7)), None)
 ALONE = {"names 10,000 brokers that are not there", "has 90,000 partitions", "throttles after the first records",
          "answers nothing without rest", "ends all connections, and names 10,000 brokers of no cluster",
          "ends all connections, and each one that begins", "keeps back the last byte, on each of 10 connections",
+         "has topics of 20,000 partitions each",
          "has the partition -1, and is another cluster each time", "has the partition -1, and says that everything is too large",
          "floods for 7 s, and is another cluster each time"}
 
