@@ -11,7 +11,6 @@
 
 #include <signal.h>
 #include <sys/stat.h>
-#include <time.h>
 
 #include "common/hashfn.h"
 #include "utils/guc.h"
@@ -22,25 +21,14 @@
 #define CANCELLED_WITHIN 1000 /* ms in which cancelled records may still be sent */
 
 /*
- * Threads of librdkafka may use so much of a core for so many ms, beside the cost of
- * the records that were stored meanwhile.  A record costs a tenth of this allowance, or
- * less.  While a topic is new, the metadata of all topics are read again and again: 2,000
- * topics of 3,000 cost 1.7 ms each.
+ * Bytes of a report.  It has about 670 for each partition, and librdkafka keeps up to twice as
+ * many beside it.
  */
-#define CPU_FOR 10000
-#define CPU_SHARE 0.2
-#define CPU_RECORD 100000  /* ns */
-#define CPU_BYTE 20		   /* ns */
-#define CPU_TOPIC 20000000 /* ns */
+#define REPORT_LONGEST 64000000
 
 static dlist_head clusters = DLIST_STATIC_INIT(clusters);
 static int		  event_fd;
 static uint64	  settings_version;
-
-/* Instances that are being ended, each by a thread of its own. */
-static pthread_mutex_t ending_lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t  ending_changed = PTHREAD_COND_INITIALIZER;
-static int			   ending;
 
 static void (*serves)(int32_t endpoint);
 
@@ -88,6 +76,18 @@ kafka_clusters_init(const OutboxServices *services, int fd)
 	event_fd = fd;
 }
 
+/* It has no thread any more. */
+static void
+free_cluster(KafkaCluster *c)
+{
+	KafkaAccount *account = c->account;
+
+	kafka_security_clear(&c->security);
+	kafka_topics_clear(&c->topics);
+	free(c);
+	kafka_account_ends(account);
+}
+
 /* -------------------------------------------------------- making one */
 
 static bool
@@ -125,9 +125,12 @@ set_file(rd_kafka_conf_t *conf, const char *name, const char *setting, char *rea
  * comes from SQL but the brokers and the two timeouts.
  */
 static bool
-configure(rd_kafka_conf_t *conf, const KafkaUrl *url, const KafkaSecurity *security,
-		  const OutboxTarget *target, bool one_by_one, char *reason, size_t size)
+configure(rd_kafka_conf_t *conf, const KafkaAccount *account, bool one_by_one,
+		  char *reason, size_t size)
 {
+	const KafkaUrl		*url = &account->url;
+	const KafkaSecurity *security = &account->security;
+
 	static const char *const fixed[][2] = {
 		{"client.id", "outbox"},
 		{"acks", "all"},
@@ -137,8 +140,8 @@ configure(rd_kafka_conf_t *conf, const KafkaUrl *url, const KafkaSecurity *secur
 		/* the topic has the limit, and a batch is as large as usual */
 		{"message.max.bytes", "100000000"},
 		{"batch.size", "1000000"},
-		/* a broker says how long its answer is, and so much is allocated */
-		{"receive.message.max.bytes", "32000000"},
+		/* a broker says how long its answer is, and each connection may have so much */
+		{"receive.message.max.bytes", "4000000"},
 		{"queue.buffering.max.messages", "1000000"},
 		{"queue.buffering.max.kbytes", "2000000"},
 		/* a topic that is missing is said soon, and found soon */
@@ -160,9 +163,9 @@ configure(rd_kafka_conf_t *conf, const KafkaUrl *url, const KafkaSecurity *secur
 			return false;
 	if (!set(conf, "bootstrap.servers", url->brokers, reason, size) ||
 		!kafka_security_configure(conf, security, url->encrypted, reason, size) ||
-		!set_number(conf, "message.timeout.ms", KAFKA_TIMEOUT(target), reason, size) ||
+		!set_number(conf, "message.timeout.ms", KAFKA_TIMEOUT(account), reason, size) ||
 		!set_number(conf, "socket.connection.setup.timeout.ms",
-					Max(target->connect_timeout, 1000), reason, size))
+					Max(account->connect_timeout, 1000), reason, size))
 		return false;
 	if (one_by_one && !set(conf, "batch.num.messages", "1", reason, size))
 		return false;
@@ -191,36 +194,24 @@ take_throttle(rd_kafka_t *rk, const char *name, int32_t id, int wait, void *arg)
 	c->throttled_until = Max(c->throttled_until, sink_now_ms() + wait);
 }
 
-static KafkaCluster *
-make_cluster(const KafkaUrl *url, const KafkaSecurity *security,
-			 const OutboxTarget *target, bool one_by_one, char *reason, size_t size)
+/* False: there is none, and 'reason' says why. */
+static bool
+make_instance(KafkaCluster *c, char *reason, size_t size)
 {
-	static const uint64 one = 1;
-	KafkaCluster	   *c = calloc(1, sizeof(*c));
-	rd_kafka_conf_t	   *conf = rd_kafka_conf_new();
-	char				words[128];
+	rd_kafka_conf_t *conf;
+	char			 words[128];
 
-	if (c == NULL || !kafka_security_copy(&c->security, security))
+	if (!kafka_security_copy(&c->security, &c->account->security))
 	{
 		strlcpy(reason, "out of memory", size);
-		rd_kafka_conf_destroy(conf);
-		free(c);
-		return NULL;
+		return false;
 	}
-	if (!configure(conf, url, security, target, one_by_one, reason, size))
+	conf = rd_kafka_conf_new();
+	if (!configure(conf, c->account, c->one_by_one, reason, size))
 	{
 		rd_kafka_conf_destroy(conf);
-		kafka_security_clear(&c->security);
-		free(c);
-		return NULL;
+		return false;
 	}
-	c->url = *url;
-	c->target.endpoint = target->endpoint;
-	c->target.timeout = target->timeout;
-	c->target.connect_timeout = target->connect_timeout;
-	strlcpy(c->reason, "connecting", sizeof(c->reason));
-	c->one_by_one = one_by_one;
-	pg_atomic_init_u32(&c->produced, 0);
 	rd_kafka_conf_set_opaque(conf, c);
 	rd_kafka_conf_set_throttle_cb(conf, take_throttle);
 	kafka_threads_watch(conf, c);
@@ -233,8 +224,34 @@ make_cluster(const KafkaUrl *url, const KafkaSecurity *security,
 		 */
 		snprintf(reason, size, "librdkafka: %s", words);
 		kafka_threads_ended(c);
-		kafka_security_clear(&c->security);
-		free(c);
+	}
+	return c->rk != NULL;
+}
+
+static KafkaCluster *
+make_cluster(KafkaAccount *account, int32 endpoint, bool one_by_one, char *reason,
+			 size_t size)
+{
+	static const uint64 one = 1;
+	KafkaCluster	   *c;
+
+	if (!kafka_account_begins(account, reason, size))
+		return NULL;
+	c = calloc(1, sizeof(*c));
+	if (c == NULL)
+	{
+		strlcpy(reason, "out of memory", size);
+		kafka_account_ends(account);
+		return NULL;
+	}
+	c->account = account;
+	c->endpoint = endpoint;
+	c->one_by_one = one_by_one;
+	strlcpy(c->reason, "connecting", sizeof(c->reason));
+	pg_atomic_init_u32(&c->produced, 0);
+	if (!make_instance(c, reason, size))
+	{
+		free_cluster(c);
 		return NULL;
 	}
 	kafka_security_begin(&c->security);
@@ -247,8 +264,8 @@ make_cluster(const KafkaUrl *url, const KafkaSecurity *security,
 }
 
 KafkaCluster *
-kafka_cluster_get(const KafkaUrl *url, const KafkaSecurity *security,
-				  const OutboxTarget *target, bool one_by_one, char *reason, size_t size)
+kafka_cluster_get(KafkaAccount *account, int32 endpoint, bool one_by_one, char *reason,
+				  size_t size)
 {
 	dlist_iter iter;
 
@@ -256,19 +273,15 @@ kafka_cluster_get(const KafkaUrl *url, const KafkaSecurity *security,
 	{
 		KafkaCluster *c = dlist_container(KafkaCluster, node, iter.cur);
 
-		if (!c->fatal && !c->purged && !c->outdated && c->one_by_one == one_by_one &&
-			c->target.timeout == target->timeout &&
-			c->target.connect_timeout == target->connect_timeout &&
-			c->url.encrypted == url->encrypted &&
-			strcmp(c->url.brokers, url->brokers) == 0 &&
-			kafka_security_equal(&c->security, security))
+		if (c->account == account && c->one_by_one == one_by_one && !c->fatal &&
+			!c->purged && !c->outdated)
 		{
 			c->links++;
-			c->target.endpoint = target->endpoint;
+			c->endpoint = endpoint;
 			return c;
 		}
 	}
-	return make_cluster(url, security, target, one_by_one, reason, size);
+	return make_cluster(account, endpoint, one_by_one, reason, size);
 }
 
 void
@@ -283,7 +296,7 @@ kafka_cluster_topic(KafkaCluster *c, const char *name)
 	int before = c->topics.count;
 
 	kafka_topics_add(&c->topics, name);
-	c->earned += CPU_TOPIC * (c->topics.count - before);
+	kafka_account_topics(c->account, c->topics.count - before);
 	if (c->topics.count >= KAFKA_TOPICS_OF_INSTANCE)
 		c->outdated = true;
 }
@@ -315,19 +328,14 @@ end_instance(void *arg)
 		rd_kafka_topic_destroy(c->handle);
 	rd_kafka_destroy(c->rk);
 	kafka_threads_ended(c);
-	kafka_security_clear(&c->security);
-	kafka_topics_clear(&c->topics);
-	free(c);
-	pthread_mutex_lock(&ending_lock);
-	ending--;
-	pthread_cond_broadcast(&ending_changed);
-	pthread_mutex_unlock(&ending_lock);
+	free_cluster(c);
 	return NULL;
 }
 
 /*
- * rd_kafka_destroy() waits for threads, and one of them may wait for a name server.  So
- * it has a thread of its own.  Nothing reads the cluster any more.
+ * rd_kafka_destroy() waits for threads, and one of them may wait for a name server, or for
+ * ever.  So it has a thread of its own.  Nothing reads the cluster any more, and brokers
+ * cannot keep its threads busy.
  */
 static void
 end_cluster(KafkaCluster *c)
@@ -340,9 +348,8 @@ end_cluster(KafkaCluster *c)
 	dlist_delete(&c->node);
 	kafka_security_end(&c->security);
 	rd_kafka_queue_io_event_enable(c->queue, -1, NULL, 0);
-	pthread_mutex_lock(&ending_lock);
-	ending++;
-	pthread_mutex_unlock(&ending_lock);
+	kafka_threads_cut(c);
+	c->account->ended += kafka_threads_cpu(c);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	failed = pthread_create(&thread, NULL, end_instance, c);
@@ -356,9 +363,6 @@ end_cluster(KafkaCluster *c)
 void
 kafka_clusters_shutdown(void)
 {
-	struct timespec until;
-	int				waited = 0;
-
 	while (!dlist_is_empty(&clusters))
 	{
 		KafkaCluster *c = dlist_container(KafkaCluster, node, dlist_head_node(&clusters));
@@ -368,12 +372,7 @@ kafka_clusters_shutdown(void)
 								  RD_KAFKA_PURGE_F_NON_BLOCKING);
 		end_cluster(c);
 	}
-	clock_gettime(CLOCK_REALTIME, &until);
-	until.tv_sec += END_WITHIN;
-	pthread_mutex_lock(&ending_lock);
-	while (ending > 0 && waited == 0)
-		waited = pthread_cond_timedwait(&ending_changed, &ending_lock, &until);
-	pthread_mutex_unlock(&ending_lock);
+	kafka_accounts_wait(END_WITHIN);
 }
 
 /* -------------------------------------------------------------- events */
@@ -436,7 +435,9 @@ read_statistics(KafkaCluster *c)
 	if (c->statistics == NULL)
 		return;
 	text = rd_kafka_event_stats(c->statistics);
-	len = strnlen(text, KAFKA_REPORT_MAX);
+	len = strnlen(text, REPORT_LONGEST);
+	c->overfull = len == REPORT_LONGEST;
+	len = Min(len, KAFKA_REPORT_MAX);
 	kafka_brokers_read(&c->brokers, text, len);
 	kafka_threads_report(c, text, len);
 	rd_kafka_event_destroy(c->statistics);
@@ -456,7 +457,7 @@ take_event(KafkaCluster *c, rd_kafka_event_t *event, KafkaReport report)
 			while ((m = rd_kafka_event_message_next(event)) != NULL)
 			{
 				if (m->err == RD_KAFKA_RESP_ERR_NO_ERROR)
-					c->earned += CPU_RECORD + CPU_BYTE * (int64) m->len;
+					kafka_account_record(c->account, m->len);
 				if (m->err == RD_KAFKA_RESP_ERR__MSG_TIMED_OUT)
 					read_statistics(c); /* report() asks whether brokers are up */
 				report(c, m, now);
@@ -522,50 +523,62 @@ give_up_cancelled(KafkaCluster *c)
 	purge(c);
 }
 
-/* True once in CPU_FOR, if its threads have used more CPU than they may. */
+/* True once in a while, if its instances have used more CPU than they may. */
 static bool
-used_too_much(KafkaCluster *c)
+used_too_much(KafkaAccount *account)
 {
-	int64 now = sink_now_ms();
-	int64 before = c->counted_at;
-	int64 spent;
+	int64	   cpu = 0;
+	int64	   topics = 0;
+	dlist_iter iter;
 
-	if (now - before < CPU_FOR)
+	if (!kafka_account_is_due(account))
 		return false;
-	spent = kafka_threads_cpu(c) - c->spent;
-	c->spent += spent;
-	c->counted_at = now;
+	dlist_foreach(iter, &clusters)
+	{
+		KafkaCluster *c = dlist_container(KafkaCluster, node, iter.cur);
 
-	/* New topics cost for a while, so their allowance may be used later. */
-	spent -= c->earned;
-	c->earned = Min(Max(-spent, 0), CPU_TOPIC * c->topics.count);
-	return before > 0 && spent > (now - before) * 1000000 * CPU_SHARE;
+		if (c->account != account)
+			continue;
+		cpu += kafka_threads_cpu(c);
+		topics += c->topics.count;
+	}
+	return kafka_account_used_too_much(account, cpu, topics);
 }
 
-/* Why its threads, or the threads of its successor, are to end.  NULL: they are not. */
+/* Why all instances of its account are to end.  NULL: they are not. */
 static const char *
 why_busy(KafkaCluster *c)
 {
 	if (kafka_threads_say(c, &c->flooded))
 		return "its brokers name more than " CppAsString2(KAFKA_BROKERS_MAX) " brokers";
-	if (kafka_threads_say(c, &c->talks) || used_too_much(c))
+	if (c->overfull)
+		return "its topics have too many partitions";
+	if (kafka_threads_say(c, &c->talks) || used_too_much(c->account))
 		return "its brokers keep threads of librdkafka busy with nothing";
-	return c->successor ? c->successor->busy : NULL;
+	return NULL;
 }
 
 /*
  * Brokers can send meaningless bytes as fast as a thread can read them, and name more
- * brokers than there may be threads.  librdkafka has no bound for that.  The instance ends
- * then, and its links wait before they get another one.
+ * brokers than there may be threads, and partitions than there is memory for.  librdkafka
+ * has no bound for that.  The instances end
+ * then, and their links wait before they get another one.
  */
 static void
 watch_threads(KafkaCluster *c)
 {
-	if (c->busy)
+	KafkaAccount *account = c->account;
+	const char	 *busy = c->busy ? NULL : why_busy(c);
+	dlist_iter	  iter;
+
+	if (busy == NULL)
 		return;
-	c->busy = why_busy(c);
-	if (c->busy)
+	dlist_foreach(iter, &clusters)
 	{
+		c = dlist_container(KafkaCluster, node, iter.cur);
+		if (c->account != account || c->busy)
+			continue;
+		c->busy = busy;
 		c->fatal = true;
 		kafka_threads_cut(c);
 		purge(c);
@@ -619,8 +632,8 @@ check_id(KafkaCluster *c)
 		return;
 	}
 	if (c->successor == NULL)
-		c->successor = make_cluster(&c->url, &c->security, &c->target, c->one_by_one,
-									ignored, sizeof(ignored));
+		c->successor = make_cluster(c->account, c->endpoint, c->one_by_one, ignored,
+									sizeof(ignored));
 	if (c->successor && !read_id(c->successor, id, sizeof(id)))
 		return;
 	if (c->successor && strcmp(id, c->id) == 0)
@@ -648,7 +661,7 @@ kafka_clusters_poll(KafkaReport report, bool *hostile)
 										  dlist_pop_head_node(&clusters));
 
 		dlist_push_tail(&clusters, &c->node); /* the next poll begins with others */
-		serves(c->target.endpoint);
+		serves(c->endpoint);
 		more = take_events(c, report, until) || more;
 		check_id(c);
 		give_up_cancelled(c);

@@ -6,27 +6,24 @@
 #include <librdkafka/rdkafka.h>
 #include <pthread.h>
 
+#include "account.h"
 #include "brokers.h"
 #include "../sink.h"
 #include "kafka_security.h"
-#include "kafka_url.h"
 #include "lib/ilist.h"
 #include "port/atomics.h"
 #include "topics.h"
 #include "transport/transport.h"
 
-/* ms until librdkafka gives a record up, at least as many as it must have */
-#define KAFKA_TIMEOUT(target) Max((target)->timeout, 1000)
-
-#define KAFKA_SOCKETS 300
-#define KAFKA_BROKERS_MAX 300
-#define KAFKA_THREADS 320 /* whose CPU is counted: of brokers, and librdkafka's own */
+#define KAFKA_SOCKETS 100
+#define KAFKA_BROKERS_MAX 100
+#define KAFKA_THREADS 120 /* whose CPU is counted: of brokers, and librdkafka's own */
 
 typedef struct KafkaCluster
 {
-	dlist_node			 node;	 /* of all clusters */
-	KafkaUrl			 url;	 /* only its brokers */
-	OutboxTarget		 target; /* only its timeouts, and the last endpoint */
+	dlist_node			 node; /* of all clusters */
+	KafkaAccount		*account;
+	volatile int32		 endpoint; /* the last one that has got it */
 	KafkaSecurity		 security;
 	rd_kafka_t			*rk;
 	rd_kafka_queue_t	*queue;
@@ -34,9 +31,6 @@ typedef struct KafkaCluster
 	int					 links;		 /* that use it */
 	pg_atomic_uint32	 produced;	 /* messages that librdkafka has */
 	int					 wanted;	 /* of these, messages that were not cancelled */
-	int64				 earned;	 /* ns of CPU that stored records may have cost */
-	int64				 counted_at; /* ms, when 'earned' and 'spent' were 0 */
-	int64				 spent;		 /* ns of CPU of its threads by then */
 	const char			*busy;		 /* why its threads are ended (NULL: they may run) */
 	int					 cancelled;	 /* cancelled messages without a report yet */
 	int64				 cancelled_at;	  /* ms, when the first of them was */
@@ -47,6 +41,7 @@ typedef struct KafkaCluster
 	KafkaTopics			 topics;   /* that records of links with places have led to */
 	rd_kafka_topic_t	*handle;   /* of the topic that was used last (NULL: none was) */
 	rd_kafka_event_t	*statistics; /* not read yet (NULL: there are none) */
+	bool				 overfull;	 /* they have too many partitions */
 	KafkaBrokers		 brokers;
 	char				 reason[128]; /* why it is not up, or the last error */
 	char				 id[64];	  /* of its cluster ("": its brokers gave none) */
@@ -80,9 +75,8 @@ extern void kafka_clusters_init(const OutboxServices *services, int fd);
  * Finds or makes the cluster.  NULL: it cannot be made, and 'reason' says why.  Each
  * one that was got is given back.
  */
-extern KafkaCluster *kafka_cluster_get(const KafkaUrl *url, const KafkaSecurity *security,
-									   const OutboxTarget *target, bool one_by_one,
-									   char *reason, size_t size);
+extern KafkaCluster *kafka_cluster_get(KafkaAccount *account, int32 endpoint,
+									   bool one_by_one, char *reason, size_t size);
 extern void			 kafka_cluster_put(KafkaCluster *c);
 
 /* Records of a link lead to this topic, too. */

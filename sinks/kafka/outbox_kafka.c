@@ -52,9 +52,9 @@ struct OutboxLink
 {
 	dlist_node		   node; /* of all links */
 	KafkaUrl		   url;
-	KafkaSecurity	   security;
 	KafkaRecordOptions options;
-	OutboxTarget	   target;	/* only its number and timeouts */
+	KafkaAccount	  *account;
+	int32			   endpoint;
 	KafkaTopics		   topics;	/* that its events have led to */
 	KafkaCluster	  *cluster; /* NULL: a new one could not be made */
 	int				   transfers;
@@ -156,30 +156,34 @@ kafka_keeps_credentials(const OutboxTarget *from, const OutboxTarget *to)
 static OutboxLink *
 kafka_open(const OutboxTarget *target, char *reason, size_t size)
 {
-	OutboxLink *link = calloc(1, sizeof(*link));
-	const char *hint;
-	const char *problem = link ? kafka_url_parse(target->url, &link->url) :
-								 "out of memory";
+	OutboxLink	 *link = calloc(1, sizeof(*link));
+	KafkaSecurity security;
+	const char	 *hint;
+	const char	 *problem = link ? kafka_url_parse(target->url, &link->url) :
+								   "out of memory";
 
 	if (problem == NULL)
 		problem = kafka_record_options(target, &link->options, &hint);
 	if (problem == NULL)
-		problem = kafka_security_read(&link->security, target, &link->url);
+		problem = kafka_security_read(&security, target, &link->url);
 	if (problem == NULL)
-		link->cluster = kafka_cluster_get(&link->url, &link->security, target, false,
-										  reason, size);
+	{
+		link->account = kafka_account_get(&link->url, &security, target);
+		problem = link->account ? NULL : "out of memory";
+	}
+	if (problem == NULL)
+		link->cluster = kafka_cluster_get(link->account, target->endpoint, false, reason,
+										  size);
 	else
 		strlcpy(reason, problem, size);
 	if (problem || link->cluster == NULL)
 	{
-		if (link)
-			kafka_security_clear(&link->security);
+		if (link && link->account)
+			kafka_account_put(link->account);
 		free(link);
 		return NULL;
 	}
-	link->target.endpoint = target->endpoint;
-	link->target.timeout = target->timeout;
-	link->target.connect_timeout = target->connect_timeout;
+	link->endpoint = target->endpoint;
 	dlist_push_tail(&links, &link->node);
 	return link;
 }
@@ -224,8 +228,8 @@ replace_cluster(OutboxLink *link)
 	}
 	if (link->retry_at > now || link->make_at > now)
 		return;
-	link->cluster = kafka_cluster_get(&link->url, &link->security, &link->target, false,
-									  link->reason, sizeof(link->reason));
+	link->cluster = kafka_cluster_get(link->account, link->endpoint, false, link->reason,
+									  sizeof(link->reason));
 	if (link->cluster == NULL)
 	{
 		link->make_wait = Min(Max(link->make_wait * 2, RETRY_MAX), MAKE_MAX);
@@ -295,7 +299,7 @@ free_unused_link(OutboxLink *link)
 	if (link->cluster)
 		kafka_cluster_put(link->cluster);
 	dlist_delete(&link->node);
-	kafka_security_clear(&link->security);
+	kafka_account_put(link->account);
 	kafka_topics_clear(&link->topics);
 	free(link);
 }
@@ -528,7 +532,7 @@ produce(OutboxTransfer *t, const char *key, size_t key_len)
 	rd_kafka_vu_t	  vu[8];
 	rd_kafka_error_t *error;
 
-	t->ends_ms = sink_now_ms() + KAFKA_TIMEOUT(&t->cluster->target);
+	t->ends_ms = sink_now_ms() + KAFKA_TIMEOUT(t->cluster->account);
 	vu[0].vtype = RD_KAFKA_VTYPE_RKT;
 	vu[0].u.rkt = kafka_cluster_handle(t->cluster, t->topic);
 	vu[1].vtype = RD_KAFKA_VTYPE_MSGFLAGS;
@@ -573,8 +577,7 @@ produce_one_by_one(OutboxTransfer *t, const rd_kafka_message_t *m)
 
 	if (sink_now_ms() < link->one_by_one_at)
 		return false;
-	c = kafka_cluster_get(&link->url, &link->security, &link->target, true, reason,
-						  sizeof(reason));
+	c = kafka_cluster_get(link->account, link->endpoint, true, reason, sizeof(reason));
 	if (c == NULL)
 	{
 		link->one_by_one_at = sink_now_ms() + RETRY_MAX;

@@ -60,14 +60,15 @@ is_connected(int sock)
 }
 
 /*
- * Takes a connection that begins.  False: no other one is left, so it may be to another
- * cluster, which the worker has to find out first.
+ * Takes a connection that begins.  False: there are too many, or no other one is left.  Then
+ * it may be to another cluster, which the worker has to find out first.
  */
 static bool
 begin_connection(KafkaCluster *c, int sock)
 {
 	int	 place = -1;
 	bool sure;
+	bool begins;
 
 	pthread_mutex_lock(&c->lock);
 	if (c->cut)
@@ -82,15 +83,17 @@ begin_connection(KafkaCluster *c, int sock)
 			place = i;
 		sure = sure || (c->sockets[i] != 0 && is_connected(c->sockets[i]));
 	}
-	if (sure)
+	begins = sure && place >= 0;
+	if (begins)
+	{
 		c->same_until = 0; /* the next one relies on this one */
-	if (sure && place >= 0)
 		c->sockets[place] = sock;
+	}
 	c->unsure = !sure;
 	pthread_mutex_unlock(&c->lock);
 	if (!sure)
 		tell_worker();
-	return sure;
+	return begins;
 }
 
 /* Runs in a thread of librdkafka, for each of its sockets. */
@@ -126,7 +129,7 @@ connect_to(int sock, const struct sockaddr *address, int len, const char *id, vo
 		pthread_mutex_unlock(&c->lock);
 		return EACCES;
 	}
-	if (!services.may_connect(address, c->url.encrypted, &why))
+	if (!services.may_connect(address, c->account->url.encrypted, &why))
 	{
 		char text[INET6_ADDRSTRLEN];
 
@@ -194,7 +197,7 @@ thread_begins(rd_kafka_t *rk, rd_kafka_thread_type_t type, const char *name, voi
 	KafkaCluster *c = arg;
 	bool		  flooded;
 
-	services.thread_serves(&c->target.endpoint);
+	services.thread_serves(&c->endpoint);
 	(void) setpriority(PRIO_PROCESS, 0,
 					   getpriority(PRIO_PROCESS, getpid()) + THREAD_NICE);
 	pthread_mutex_lock(&c->lock);

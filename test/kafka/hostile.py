@@ -7,12 +7,14 @@ that are too much for librdkafka.
 """
 
 import contextlib
+import functools
 import itertools
 import os
 import random
 import socket
 import struct
 import sys
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
 from hostile_server import Closed, Server, closed, endless, main, reset, said, silent, slowly  # noqa: E402
@@ -65,6 +67,7 @@ class Broker:
         self.connections = []
         self.ended = False
         self.times = itertools.count()
+        self.cluster = b"cluster"
 
     def versions(self, request):
         return i16(35 if request.version > 0 else 0) + i32(len(SUPPORTED)) + b"".join(
@@ -130,6 +133,77 @@ def good_until_records(later):
     return talk
 
 
+def each_time_another(partitions, first=lambda connection: None):
+    """Once it gets records, it does something first, ends all connections, and is another cluster from then on."""
+    def talk(broker, request, connection):
+        broker.connections.append(connection)
+        if request.api == PRODUCE:
+            first(connection)
+            broker.cluster = b"cluster %d" % next(broker.times)
+            while broker.connections:
+                with contextlib.suppress(OSError):
+                    broker.connections.pop().shutdown(socket.SHUT_RDWR)
+            raise Closed
+        connection.sendall(broker.answer(request) if request.api != METADATA else frame(
+            request.correlation, broker.whole_metadata([broker.broker(1)], [broker.topic([broker.partition(n) for n in partitions])],
+                                                       cluster=broker.cluster)))
+    return talk
+
+
+def flood_for(seconds):
+    """Sends large answers to nothing, but fewer than 10,000."""
+    def talk(connection):
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            connection.sendall(frame(4711, bytes(3_900_000)))
+            time.sleep(0.002)
+    return talk
+
+
+def one_by_one_with_partition(number):
+    """Refuses each batch as too large, also one of a single record."""
+    def talk(broker, request):
+        if request.api != METADATA:
+            return broker.answer(request) if request.api != PRODUCE else frame(request.correlation, broker.produced(error=10))
+        return frame(request.correlation, broker.whole_metadata(
+            [broker.broker(1)], [broker.topic([broker.partition(number), broker.partition(0)])]))
+    return lambda broker, request, connection: connection.sendall(talk(broker, request))
+
+
+def all_but_the_last_byte(broker, request, connection):
+    """Names itself as ten brokers, by other words for its address, and answers records of each of them so."""
+    if request.api == METADATA:
+        connection.sendall(frame(request.correlation, broker.whole_metadata(
+            [broker.broker(n + 1, b"127.0.0." + b"0" * n + b"1") for n in range(10)],
+            [broker.topic([broker.partition(n, leader=n + 1) for n in range(10)])])))
+    elif request.api != PRODUCE:
+        connection.sendall(broker.answer(request))
+    else:
+        connection.sendall(i32(31_999_000) + i32(request.correlation) + bytes(31_998_995))
+        silent()
+
+
+def asked(request):
+    """The names of the topics whose metadata are asked for"""
+    count, at, names = struct.unpack_from(">i", request.rest)[0], 4, []
+    for _ in range(max(count, 0)):
+        length, = struct.unpack_from(">h", request.rest, at)
+        names.append(request.rest[at + 2:at + 2 + length])
+        at += 2 + length
+    return names
+
+
+@functools.cache
+def partitions_of(broker, count):
+    return b"".join(broker.partition(n) for n in range(count))
+
+
+def large_topics(broker, request):
+    """As many topics of 20,000 partitions as one answer may have"""
+    return broker.whole_metadata([broker.broker(1)], [
+        i16(0) + text(name) + i8(0) + i32(20000) + partitions_of(broker, 20000) for name in asked(request)[-7:]])
+
+
 def of_no_cluster(broker, request):
     if request.api != METADATA:
         return broker.answer(request)
@@ -179,8 +253,8 @@ framed("has a frame of 3 bytes", lambda b, r, s: s.sendall(i32(3) + b"abc"))
 framed("has a frame of 2^31 - 1 bytes", lambda b, r, s: s.sendall(i32(MANY)))
 framed("has a frame of 100 MB", lambda b, r, s: (s.sendall(i32(99_999_999) + i32(r.correlation)),
                                                 endless(bytes(65536))(s)))
-framed("has a frame of 9 MB and sends nothing of it", lambda b, r, s: (s.sendall(i32(9_000_000)), silent()))
-framed("has a frame of 9 MB of zeros", lambda b, r, s: s.sendall(frame(r.correlation, bytes(9_000_000))))
+framed("has a frame of 3 MB and sends nothing of it", lambda b, r, s: (s.sendall(i32(3_000_000)), silent()))
+framed("has a frame of 3 MB of zeros", lambda b, r, s: s.sendall(frame(r.correlation, bytes(3_000_000))))
 framed("sends a byte now and then", lambda b, r, s: slowly(b.answer(r), s, 0.3))
 framed("sends a good answer byte by byte", lambda b, r, s: slowly(b.answer(r), s, 0.01), None)
 framed("stops in the middle of a length", lambda b, r, s: (s.sendall(b"\0\0"), silent()))
@@ -275,9 +349,17 @@ instead("has 90,000 partitions", METADATA, lambda b, r: b.whole_metadata(
     [b.broker(1)], [b.topic([b.partition(n) for n in range(90000)])]))
 framed("ends all connections, and names 10,000 brokers of no cluster", good_until_records(of_no_cluster), None)
 framed("ends all connections, and each one that begins", good_until_records(closed), None)
+framed("keeps back the last byte, on each of 10 connections", all_but_the_last_byte, None)
+instead("has topics of 20,000 partitions each", METADATA, large_topics)
+framed("has the partition -1, and is another cluster each time", each_time_another((-1, 0)), None)
+framed("has the partition -1, and says that everything is too large", one_by_one_with_partition(-1), None)
+framed("floods for 7 s, and is another cluster each time", each_time_another((0,), flood_for(7)), None)
 ALONE = {"names 10,000 brokers that are not there", "has 90,000 partitions", "throttles after the first records",
          "answers nothing without rest", "ends all connections, and names 10,000 brokers of no cluster",
-         "ends all connections, and each one that begins"}
+         "ends all connections, and each one that begins", "keeps back the last byte, on each of 10 connections",
+         "has topics of 20,000 partitions each",
+         "has the partition -1, and is another cluster each time", "has the partition -1, and says that everything is too large",
+         "floods for 7 s, and is another cluster each time"}
 
 # What ends the process that librdkafka is in.  2.0.2 and 2.16.0 follow a NULL that a broker
 # sends instead of a name.  Versions from 2.6.1 to 2.16.0 abort when versions make no sense.
@@ -289,7 +371,7 @@ instead("has a topic with no name at all", METADATA, lambda b, r: b.whole_metada
 instead("has the partition -1", METADATA, lambda b, r: b.whole_metadata(
     [b.broker(1)], [b.topic([b.partition(-1), b.partition(0)])]))
 DEADLY = {"names a broker with no host at all", "has a topic with no name at all", "has the partition -1",
-          "has a frame of 9 MB of zeros", "has versions of nothing", "has versions that end before they begin",
+          "has a frame of 3 MB of zeros", "has versions of nothing", "has versions that end before they begin",
           "has all versions"}
 
 

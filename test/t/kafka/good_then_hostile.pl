@@ -56,7 +56,7 @@ emit($node, 'flood', '{}');
 wait_until
 {
 	$most = threads() if threads() > $most;
-	ask("SELECT reason = 'its brokers name more than 300 brokers' AND failed_attempts = 0 FROM outbox.stats WHERE endpoint = 'flood'") eq 't';
+	ask("SELECT reason = 'its brokers name more than 100 brokers' AND failed_attempts = 0 FROM outbox.stats WHERE endpoint = 'flood'") eq 't';
 }
 'it is given up' or diag(ask("SELECT to_jsonb(s) FROM outbox.stats s WHERE endpoint = 'flood'"));
 cmp_ok($most, '<', 700, "$most threads at most");
