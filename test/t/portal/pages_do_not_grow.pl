@@ -43,6 +43,7 @@ my @calls = (
 	"SELECT outbox.portal_delivery('t1', 'e5', 'EVENT')",
 	"SELECT outbox.portal_create_endpoint('t1', 'https://example.com/', '{}', name => 'NEWb')",
 	"SELECT outbox.portal_drop_endpoint('t1', 'NEWb')",
+	"SELECT outbox.portal_drop_endpoint('t1', 'old_NEW')",
 	"SELECT outbox.portal_drop_endpoint('t1', 'NEW', discard => true)");
 my $made = 0;
 my $event;
@@ -78,6 +79,8 @@ sub pages
 
 ask("SELECT outbox.set_portal_limits(max_calls => 100000)");
 create(1, 10);
+# Their positions are before all events, and none is for them.
+ask("SELECT outbox.create_endpoint('old_new' || i, 'https://example.com/', topics => '{none}', tenant => 't1') FROM generate_series(1, 4) i");
 ask("SELECT outbox.emit('a', '{}', tenant => 't1') FROM generate_series(1, 50)");
 $event = ask("SELECT id FROM outbox.events ORDER BY seq LIMIT 1");
 # A request before the changes, so that a delivery is shown with what has changed since
