@@ -861,6 +861,7 @@ DECLARE
     s outbox.endpoint_settings;
     p record;
     first xid8;              -- of a transaction whose events it may not have read
+    near bool;               -- there are few events since
     undelivered bool;
     too_many bool := false;  -- to judge each by the filter, which may take long
 BEGIN
@@ -879,8 +880,13 @@ BEGIN
             OR EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = s.endpoint_id AND k.status <> 'cancelled');
         IF NOT undelivered THEN
             first := CASE WHEN outbox.current_epoch() < 0 THEN '0' ELSE pg_snapshot_xmin(p.read) END;
+            -- Others may have emitted many events since.  Then the index of tenants has its own ones.
+            -- OFFSET keeps xid from being looked up there.  One of the two branches is empty before it is read.
+            near := s.tenant IS NULL OR NOT EXISTS (SELECT FROM outbox.events e WHERE e.xid >= first OFFSET 1000 LIMIT 1);
             SELECT m.n > 1000 INTO too_many
-            FROM (SELECT e.payload, row_number() OVER () AS n FROM outbox.events e
+            FROM (SELECT e.payload, row_number() OVER () AS n
+                  FROM (SELECT * FROM outbox.events WHERE near AND xid >= first
+                        UNION ALL (SELECT * FROM outbox.events WHERE NOT near AND tenant = s.tenant OFFSET 0)) e
                   WHERE e.xid >= first
                   AND NOT pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.read)
                   AND NOT (p.reading IS NOT NULL AND e.seq <= p.last_seq

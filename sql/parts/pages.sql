@@ -130,7 +130,7 @@ BEGIN
         SELECT array_agg(e.seq ORDER BY e.seq DESC, i.id), array_agg(i.id ORDER BY e.seq DESC, i.id) INTO seqs, ids
         FROM (SELECT n.seq FROM outbox.all_events n WHERE n.id = event OFFSET 0) e  -- or the log is read in the order of seq
         CROSS JOIN unnest(endpoints) i (id)
-        WHERE e.seq < start[1] OR i.id > start[2] OR (i.id = start[2] AND start[3] > 0);
+        WHERE e.seq <= start[1] AND (e.seq < start[1] OR i.id > start[2] OR (i.id = start[2] AND start[3] > 0));
         RETURN;
     END IF;
     -- Endpoints of a tenant get only its events.  Whether a topic matches is asked of all

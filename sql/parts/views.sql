@@ -26,13 +26,11 @@ SELECT s.endpoint_id, s.name, s.tenant,
        p.pending,
        COALESCE(p.delivered, 0) AS delivered,
        COALESCE(p.failed_attempts, 0) AS failed_attempts,
-       -- the worker has the same list of reasons for which a dead delivery blocks
+       -- The worker has the same list of reasons for which a dead delivery blocks.  For EXISTS,
+       -- PostgreSQL might read the dead letters of all endpoints.
        s.ordering = 'strict' AND s.on_exhausted = 'block'
-       AND s.endpoint_id = ANY (
-           SELECT k.endpoint_id FROM outbox.parked k JOIN outbox.endpoint_settings o USING (endpoint_id)
-           WHERE o.ordering = 'strict' AND o.on_exhausted = 'block'
-           AND k.status = 'dead'
-           AND k.reason = ANY (ARRAY['max_attempts', 'max_age', 'aborted by receiver'])) AS stuck
+       AND (SELECT true FROM outbox.parked k WHERE k.endpoint_id = s.endpoint_id AND k.status = 'dead'
+            AND k.reason = ANY (ARRAY['max_attempts', 'max_age', 'aborted by receiver']) LIMIT 1) IS NOT NULL AS stuck
 FROM outbox.endpoint_settings s
 LEFT JOIN LATERAL outbox.newest_position(s.endpoint_id, s.generation) p ON true
 LEFT JOIN LATERAL outbox.newest_position(p.shared, NULL) h ON true;

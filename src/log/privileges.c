@@ -28,8 +28,7 @@ static const struct
 	{ACL_DELETE, "DELETE"}, {ACL_TRUNCATE, "TRUNCATE"},
 };
 
-static const char *const views[] = {"all_events", "content_files", "endpoint_positions",
-									"log_size"};
+static const char *const views[] = {"all_events", "content_files", "endpoint_positions"};
 
 /* The statements of a worker call these, and so do the defaults of outbox.events. */
 static const char *const functions[] = {"check_event",		 "current_epoch",

@@ -9,8 +9,8 @@
  *
  * It is a materialized view: such views are in no publication, need no key, and are not
  * dumped.  Its rows mean nothing, and no other session looks for them.  So its end can
- * be cut off as VACUUM does it.  That needs no space, and gives back the space at once,
- * whether the transaction commits or not.
+ * be cut off as VACUUM does it, with a lock that is released at once.  That needs no space,
+ * and gives back the space at once, whether the transaction commits or not.
  */
 #include "base/outbox.h"
 
@@ -22,6 +22,7 @@
 #include "common/relpath.h"
 #include "storage/bufmgr.h"
 #include "storage/lmgr.h"
+#include "utils/acl.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
@@ -79,9 +80,12 @@ outbox_reserve_give_up(OutboxReserveNeed need)
 		ConditionalLockRelation(reserve, AccessExclusiveLock);
 
 	if (gives)
+	{
 		RelationTruncate(reserve, Max(need, pages - Min(pages, SLICE)));
+		UnlockRelation(reserve, AccessExclusiveLock);
+	}
 	if (reserve)
-		table_close(reserve, gives ? NoLock : AccessShareLock);
+		table_close(reserve, AccessShareLock);
 	return gives;
 }
 
@@ -118,12 +122,25 @@ outbox_reserve_fill(void *unused)
 	outbox_txn_commit();
 }
 
+/* True if the caller's role may read outbox.endpoints.  A role for the portal may not. */
+static bool
+is_operator(void)
+{
+	Oid endpoints = get_relname_relid("endpoints",
+									  get_namespace_oid(OUTBOX_SCHEMA, false));
+
+	return OidIsValid(endpoints) &&
+		pg_class_aclcheck(endpoints, GetOuterUserId(), ACL_SELECT) == ACLCHECK_OK;
+}
+
 /*
  * make_room(): gives up a slice of the reserve if the disk is full.  A session calls it
- * before it writes something that can give back space.
+ * before it writes something that can give back space.  Calls of customers, which may be many,
+ * leave the reserve to operators.  SECURITY DEFINER does not change the outer user.
  */
 OUTBOX_FUNCTION(outbox_make_room_1_0, 0)
 {
-	(void) outbox_reserve_give_up(OUTBOX_RESERVE_TO_CHANGE);
+	if (is_operator())
+		(void) outbox_reserve_give_up(OUTBOX_RESERVE_TO_CHANGE);
 	PG_RETURN_VOID();
 }

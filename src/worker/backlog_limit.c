@@ -9,7 +9,8 @@
  * rows wait for their first attempt.  An endpoint that lacks more retains the log, and
  * beyond outbox.max_backlog_size its rows are dead letters.  README.md says why.
  *
- * How much an endpoint retains is estimated from the numbers of events, as in outbox.stats.
+ * How much an endpoint retains is estimated from some blocks of each piece.  Any role may draw
+ * numbers that no event gets, so they say nothing of its size.
  */
 #include "base/outbox.h"
 
@@ -165,25 +166,60 @@ choose(int64 left, double allowed)
 	pfree(lagging);
 }
 
+/*
+ * Blocks of a piece, evenly spread: the lowest number in each, and the bytes and events of the
+ * piece that it stands for.  A block without a row, as of a transaction that was rolled back,
+ * counts for the others.  Rows may be in any order in the table: VACUUM may have made space
+ * for a later event in an earlier block.
+ */
+#define SAMPLED_BLOCKS "64"
+#define SAMPLE_OF(piece) \
+	"SELECT e.seq, t.bytes / count(*) OVER () AS bytes, t.blocks * e.n / t.sampled AS events" \
+	" FROM (SELECT pg_total_relation_size('outbox." piece \
+	"')::float8 AS bytes, b.blocks," \
+	" LEAST(b.blocks, " SAMPLED_BLOCKS ") AS sampled" \
+	" FROM (SELECT pg_relation_size('outbox." piece "')" \
+	" / current_setting('block_size')::int8) b (blocks)) t" \
+	" CROSS JOIN LATERAL generate_series(0, t.sampled - 1) i" \
+	" CROSS JOIN LATERAL (SELECT min(r.seq) AS seq, count(*)::float8 AS n" \
+	" FROM outbox." piece " r" \
+	" WHERE r.ctid >= concat('(', i * t.blocks / t.sampled, ',0)')::tid" \
+	" AND r.ctid < concat('(', i * t.blocks / t.sampled + 1, ',0)')::tid" \
+	" HAVING count(*) > 0) e"
+#define SAMPLE \
+	SAMPLE_OF("events_0") \
+	" UNION ALL " SAMPLE_OF("events_1") " UNION ALL " SAMPLE_OF("events_2")
+
+/*
+ * Reads how large the log is, how many events it has, and where it is to be cut: the events
+ * from there on have more than 'allowed' bytes, by a part of a piece at most.
+ */
+static void
+measure(double allowed, double *bytes, double *events, int64 *cut)
+{
+	outbox_plan_run("SELECT max(c.seq) FILTER (WHERE c.later > $1) - 1, sum(c.bytes),"
+					" sum(c.events)"
+					" FROM (SELECT s.*, sum(s.bytes) OVER (ORDER BY s.seq DESC) AS later"
+					" FROM (" SAMPLE ") s) c",
+					arg_datum(FLOAT8OID, Float8GetDatum(allowed)));
+	outbox_read_row(0, into_int8(cut), into_float8(bytes), into_float8(events));
+}
+
 static void
 look(void)
 {
-	int64  bytes, max_seq, min_seq;
-	int64  nevents;
-	double allowed = (double) outbox_max_backlog_size * 1024 * 1024;
+	double bytes, nevents;
+	double allowed = outbox_max_backlog_size < 0 ?
+		INFINITY :
+		(double) outbox_max_backlog_size * 1024 * 1024;
 
-	outbox_query("SELECT bytes, max_seq, min_seq FROM outbox.log_size");
-	outbox_read_row(0, into_int8(&bytes), into_int8(&max_seq), into_int8(&min_seq));
-	nevents = min_seq == 0 ? 0 : max_seq - min_seq + 1;
-	limit_cut = allowed < 0 || bytes <= allowed ?
-		0 :
-		max_seq - (int64) (allowed / bytes * nevents);
+	measure(allowed, &bytes, &nevents, &limit_cut);
 	due_cut = (int64) pg_atomic_read_u64(&outbox_db->due_upto);
 	if (piece != pg_atomic_read_u32(&outbox_db->piece))
 		kept = 0;
 	piece = pg_atomic_read_u32(&outbox_db->piece);
-	room = nevents / KEPT_SHARE;
-	choose(room - kept, allowed < 0 ? INFINITY : allowed / bytes * nevents);
+	room = (int64) nevents / KEPT_SHARE;
+	choose(room - kept, bytes > 0 ? allowed / bytes * nevents : INFINITY);
 }
 
 /* ------------------------------------------------------------- moving on */

@@ -71,6 +71,12 @@ OutboxTest::Disks::free('tables');
 goes_on('room for the tables');
 my $restarts = $node->safe_psql('shop', "SELECT restarts FROM outbox.workers WHERE datname = 'shop'");
 
+# Returns the size of the reserve in "till", or NULL where it is locked.
+sub reserve_of_till
+{
+	return scalar $node->safe_psql('till', "SET lock_timeout = '10 s'; SELECT pg_relation_size('outbox.reserve')");
+}
+
 # The runbook: what is to be given up is in a database of its own, and the producer goes on in the other one.
 # A disk that is full stays so until the log gives something back: the ballast stays.  What the producer takes of the reserve
 # before a command has it, the command gets when it is tried again.
@@ -80,11 +86,21 @@ sub emit_till
 		  . " (SELECT string_agg(md5(random()::text), '') FROM generate_series(1, 100) m WHERE m <> n)))) FROM generate_series(1, 1000) n");
 }
 endpoint($node, $receiver, 'billing', '/ok/billing', undef, 'till');
+endpoint($node, $receiver, 'acme.a', '/ok/acme', "tenant => 'acme'", 'till');
+$node->safe_psql('till', "CREATE ROLE portal; SELECT outbox.grant_to('portal', 'portal')");
+$node->safe_psql('till', "SET ROLE portal; SELECT outbox.portal_pause_endpoint('acme', 'acme.a'), outbox.portal_resume_endpoint('acme', 'acme.a')");
 $node->safe_psql('till', "SELECT outbox.pause_endpoint('billing')");
 emit_till() while $node->safe_psql('till', 'SELECT log_bytes < 30000000 FROM outbox.status') eq 't';
 $node->safe_psql('till', 'VACUUM outbox.endpoint_changes, outbox.commands');    # without rows they have no page then
 OutboxTest::Disks::fill('tables');
 emit_till() or fail('the disk is full') for 1 .. 3;
+
+# What customers call leaves the reserve to the operator, whether it fails or is rolled back
+foreach my $end (qw(COMMIT ROLLBACK))
+{
+	$node->psql('till', "SET ROLE portal; BEGIN; SELECT outbox.portal_${_}_endpoint('acme', 'acme.a'); $end") foreach (qw(pause resume)) x 5;
+}
+cmp_ok(reserve_of_till(), '>=', 1.5 * 1024 * 1024, 'calls of the portal leave the part of the reserve that is for changes');
 my ($section) = slurp_file("$top/doc/runbook.md") =~ /^## The disk fills\n(.*?)^## /ms;
 
 # Runs the commands of the runbook, in order.  Each has to work, unless it is named as one that may need room.
@@ -119,6 +135,18 @@ sub run_the_section
 run_the_section($node, 'till', \&emit_till);
 goes_on('room by the runbook');
 ok(wait_sql($node, "SELECT pg_relation_size('outbox.reserve') >= 2 * 1024 * 1024", 't', 'till'), 'the reserve is there again');
+
+# A part that a transaction has given up is not locked until it ends
+OutboxTest::Disks::fill('tables');
+my ($rc, $locks);
+wait_until {
+	($rc, $locks) = $node->psql('till', "BEGIN; SELECT outbox.pause_endpoint('billing');"
+		  . " SELECT count(*) FROM pg_locks l WHERE l.relation = 'outbox.reserve'::regclass AND l.mode = 'AccessExclusiveLock'; ROLLBACK");
+	$rc == 0
+}
+'a call that is carried out';
+is($locks, "\n0", 'the reserve is free for others while a transaction is open');
+cmp_ok(reserve_of_till(), '<', 2 * 1024 * 1024, 'that has given up a part');
 OutboxTest::Disks::free('tables');
 $node->safe_psql('till', "SELECT outbox.drop_endpoint('billing', discard => true)");
 

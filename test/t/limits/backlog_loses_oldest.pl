@@ -37,16 +37,24 @@ wait_status($node, $first[0], 'retrying', 'an endpoint slows down');
 ask("SELECT outbox.pause_endpoint('$_')") foreach qw(stopped other waiting told);
 my $cancelled = emit($node, 'load.cancelled', '{}');
 is(ask("SELECT outbox.cancel('$cancelled', 'stopped')"), 't', 'one is cancelled');
+
+# Emits events of about 2 kB, and returns their ids.
+sub load
+{
+	my ($topic, $from, $to) = @_;
+	return split /\n/, ask(<<SQL);
+SELECT outbox.emit('$topic', jsonb_build_object('n', n, 'filler',
+	(SELECT string_agg(md5(n || '.' || i), '') FROM generate_series(1, 50) i)), key => 'k' || n % 7)
+FROM generate_series($from, $to) n
+SQL
+}
+
 my @ids;
 foreach my $from (1, 2501)
 {
 	# each in a piece of its own
 	my $piece = ask("SELECT piece FROM outbox.pieces WHERE log = 'events'");
-	push @ids, split /\n/, ask(<<SQL);
-SELECT outbox.emit('load.n', jsonb_build_object('n', n, 'filler',
-	(SELECT string_agg(md5(n || '.' || i), '') FROM generate_series(1, 50) i)), key => 'k' || n % 7)
-FROM generate_series($from, $from + 2499) n
-SQL
+	push @ids, load('load.n', $from, $from + 2499);
 	next if $from > 1;
 	ask("ALTER SYSTEM SET outbox.retention = '2 s'");
 	$node->reload;
@@ -120,6 +128,40 @@ ok( wait_until {
 	'retried: nothing is lost', 90);
 ok(wait_settled($node), 'settled');
 is(scalar(() = $receiver->requests(path => '/ok/stopped', id => $cancelled)), 0, 'but what was cancelled');
+
+# --- Numbers that no event has do not count: any role may draw some
+
+ok(wait_sql($node, "SELECT log_bytes < $limit / 3 FROM outbox.status"), 'the log is nearly empty');
+ask("ALTER SYSTEM SET outbox.retention = '1 h'");
+$node->reload;
+endpoint($node, $receiver, 'burned', '/ok/burned', "topics => '{burned}'");
+ask("SELECT outbox.pause_endpoint('burned')");
+
+sub burn
+{
+	return ask('SELECT count(outbox.next_seq()) FROM generate_series(1, 50000)');
+}
+
+# How many are dead, how many have no row as they wait in the log, and whether the dead ones are the oldest
+my $counts = "SELECT count(k.seq) AS dead, count(*) - count(k.seq) AS pending, count(*) AS n,"
+  . " bool_and(k.status = 'dead') AND max(k.seq) < min(e.seq) FILTER (WHERE k.seq IS NULL) AS oldest"
+  . " FROM outbox.events e LEFT JOIN outbox.parked k ON k.seq = e.seq AND k.event_id = e.id WHERE e.topic = 'burned'";
+# 3 MB are about 1,400 of them, and a page that makes some dead has up to 500
+my $fits = 'pending BETWEEN 700 AND 1600 AND oldest';
+
+emit($node, 'burned', '{"n": 0}');
+burn();
+load('burned', 1, 3000);
+set('3MB');
+ok(wait_sql($node, "SELECT $fits FROM ($counts) c"), 'drawn behind the oldest event: the oldest ones are dead, and no more') or diag(ask($counts));
+my $were = ask("SELECT dead FROM ($counts) c");
+burn();
+load('burned', 3001, 4000);
+ok(wait_sql($node, "SELECT dead > $were FROM ($counts) c"), 'the log has grown') or diag(ask($counts));
+ok(wait_sql($node, "SELECT $fits FROM ($counts) c"), 'drawn before the newest ones: the same') or diag(ask($counts));
+burn() foreach 1 .. 3;
+load('burned', 4001, 4001);
+ok(wait_sql($node, "SELECT n = 4002 AND $fits FROM ($counts) c"), 'drawn in the end: the same') or diag(ask($counts));
 is(ask('SELECT sum(restarts) FROM outbox.workers'), '0', 'no worker ended with an error');
 
 $node->stop;

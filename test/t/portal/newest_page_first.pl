@@ -126,6 +126,24 @@ foreach my $case (
 }
 is(ask("SELECT count(*) FROM outbox.attempts_page('acme.b', event => '$event')"), '2', 'both requests of a dead delivery');
 
+# An application may use an id for two events, in two pieces of the log.  Each page has the rows behind its cursor.
+my $twice = ask("SELECT event_id FROM outbox.deliveries WHERE endpoint = 'acme.a' AND topic = 'a.x' AND status = 'delivered' ORDER BY seq LIMIT 1");
+ask("INSERT INTO outbox.events (id, piece, topic, payload, tenant) SELECT '$twice', (piece + 1) % 3, 'b.x', '{\"n\": 300}', 'acme' FROM outbox.pieces WHERE log = 'events'");
+ok(wait_sql($node, "SELECT status = 'delivered' FROM outbox.deliveries WHERE event_id = '$twice' AND endpoint = 'acme.b'"), 'an id is used twice');
+foreach my $case (
+	[ 'deliveries_page', $delivery, "outbox.deliveries WHERE $of_acme", '' ],
+	[ 'attempts_page', $attempt, "outbox.attempts WHERE tenant = 'acme'", ', started_at DESC' ])
+{
+	my ($function, $columns, $view, $order) = @$case;
+	my $rows = ask("SELECT $columns FROM $view AND event_id = '$twice' ORDER BY seq DESC, endpoint$order");
+	foreach my $size (1, 2, 1000)
+	{
+		my (undef, @shown) = eval { pages($function, "tenant => 'acme', event => '$twice'", $columns, $size) };
+		is(join("\n", @shown), $rows, "$function of an id that was used twice, $size a page") or diag($@);
+	}
+	like($rows, qr/\n/, 'rows of both events');
+}
+
 # An event that the log has no more, and is older than all that it has of the tenant
 my $upto = ask("SELECT created_at FROM outbox.events WHERE id = '$event'");
 ask("INSERT INTO outbox.kept_events SELECT seq, xid, epoch, id, created_at, expires_at, topic, type, key, tenant, headers, payload, body, content_type"

@@ -39,10 +39,12 @@ my @calls = (
 	$replay,
 	"SELECT outbox.portal_replays('t1', 'e4')",
 	"SELECT outbox.portal_changes('t1', 'e4')",
+	"SELECT outbox.portal_deliveries('t1', 'e6')",
 	"SELECT outbox.portal_alter_endpoint('t1', 'e5', '{\"label\": \"NEW\"}')",
 	"SELECT outbox.portal_delivery('t1', 'e5', 'EVENT')",
 	"SELECT outbox.portal_create_endpoint('t1', 'https://example.com/', '{}', name => 'NEWb')",
 	"SELECT outbox.portal_drop_endpoint('t1', 'NEWb')",
+	"SELECT outbox.portal_drop_endpoint('t1', 'old_NEW')",
 	"SELECT outbox.portal_drop_endpoint('t1', 'NEW', discard => true)");
 my $made = 0;
 my $event;
@@ -78,6 +80,9 @@ sub pages
 
 ask("SELECT outbox.set_portal_limits(max_calls => 100000)");
 create(1, 10);
+# Their positions are before all events, and none is for them.
+ask("SELECT outbox.create_endpoint('old_new' || i, 'https://example.com/', topics => '{none}', tenant => 't1') FROM generate_series(1, 4) i");
+ask("SELECT outbox.alter_endpoint(name, ordering => 'strict', on_exhausted => 'block') FROM unnest('{e6,e8}'::text[]) name");
 ask("SELECT outbox.emit('a', '{}', tenant => 't1') FROM generate_series(1, 50)");
 $event = ask("SELECT id FROM outbox.events ORDER BY seq LIMIT 1");
 # A request before the changes, so that a delivery is shown with what has changed since
@@ -87,6 +92,8 @@ ask("INSERT INTO outbox.parked (endpoint_id, seq, event_id, status, reason, atte
 	  . " SELECT endpoint_id, seq, event_id, 'dead', 'max_attempts', 1, now() FROM outbox.attempt_log");
 my $few = pages();
 create(11, 5000);
+ask("INSERT INTO outbox.parked (endpoint_id, seq, event_id, status, reason, attempts, parked_at)"
+	  . " SELECT endpoint_id, 1000000 + n, gen_random_uuid(), 'dead', 'max_attempts', 1, now() FROM outbox.endpoint_settings, generate_series(1, 20000) n WHERE name = 'e8'");
 ask("SELECT outbox.emit('a', '{}', tenant => 't2') FROM generate_series(1, 20000)");
 ask('VACUUM ANALYZE');
 my $many = pages();
