@@ -150,8 +150,8 @@ CREATE TABLE outbox.replays (
     finished_at     timestamptz,
     cancelled       bool NOT NULL DEFAULT false
 );
-CREATE INDEX replays_endpoint_idx ON outbox.replays (endpoint_id);
-CREATE INDEX replays_open_idx ON outbox.replays (replay_id) WHERE finished_at IS NULL;
+CREATE INDEX replays_endpoint_idx ON outbox.replays (endpoint_id, replay_id);
+CREATE INDEX replays_open_idx ON outbox.replays (endpoint_id, replay_id) WHERE finished_at IS NULL;
 CREATE INDEX replays_ended_idx ON outbox.replays (finished_at) WHERE finished_at IS NOT NULL;
 COMMENT ON TABLE outbox.replays IS
 'Parts of the log that are read again for one endpoint, and how far each is read';

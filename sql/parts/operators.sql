@@ -127,6 +127,16 @@ BEGIN
             USING ERRCODE = 'program_limit_exceeded',
                   HINT = 'Ask again when one has ended. While the endpoint is paused or fails, none does.';
     ELSIF n IS DISTINCT FROM 0 THEN
+        -- Of the ones that have ended only the newest are listed.  In this order only the index of
+        -- endpoints has them.
+        DELETE FROM outbox.replays r
+        WHERE r.replay_id IN (
+            SELECT o.replay_id FROM outbox.replays o
+            WHERE o.endpoint_id >= id AND (o.endpoint_id, o.replay_id) < (id, (
+                SELECT q.replay_id FROM outbox.replays q
+                WHERE q.endpoint_id >= id AND (q.endpoint_id, q.replay_id) <= (id, 9223372036854775807)
+                ORDER BY q.endpoint_id DESC, q.replay_id DESC OFFSET 98 LIMIT 1))
+            AND o.finished_at IS NOT NULL ORDER BY o.endpoint_id, o.replay_id LIMIT 2 FOR UPDATE SKIP LOCKED);
         INSERT INTO outbox.replays (endpoint_id, topics, from_time, to_time, read, read_seq_low,
             target, target_seq_high, expected)
         VALUES (p.endpoint_id, topics, from_time, to_time, start.snapshot, start.seq_low, p.passed,

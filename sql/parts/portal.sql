@@ -798,7 +798,9 @@ BEGIN
                               'topics', r.topics, 'from_time', r.from_time, 'to_time', r.to_time, 'events', r.events,
                               'expected', r.expected, 'started_at', r.started_at,
                               'finished_at', r.finished_at, 'cancelled', r.cancelled)
-    FROM outbox.replays r WHERE r.endpoint_id = id ORDER BY r.replay_id DESC LIMIT 100;
+    -- in this order only the index of endpoints has them: the newest replays may all be of others
+    FROM outbox.replays r WHERE (r.endpoint_id, r.replay_id) <= (id, 9223372036854775807) AND r.endpoint_id >= id
+    ORDER BY r.endpoint_id DESC, r.replay_id DESC LIMIT 100;
 END $$;
 COMMENT ON FUNCTION outbox.portal_replays IS
 'The newest hundred replays of an endpoint of a tenant, and how far each of them is';

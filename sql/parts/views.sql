@@ -532,7 +532,7 @@ SELECT CASE WHEN w.dboid IS NULL THEN 'not_preloaded'
             WHEN w.pid IS NULL AND (SELECT d.datistemplate FROM pg_database d WHERE d.datname = current_database())
                  THEN 'no worker serves a template database (IS_TEMPLATE)'
             WHEN w.state = 'starting' THEN COALESCE(w.reason, 'the worker is starting')
-            ELSE COALESCE(w.reason, h.reason, c.sources, r.reason) END AS reason,
+            ELSE COALESCE(w.reason, NULLIF(concat_ws('; ', r.reason, h.reason, c.sources), '')) END AS reason,
        l.bytes AS log_bytes,
        outbox.size_now('{attempt_log_0,attempt_log_1,attempt_log_2,attempt_runs_0,attempt_runs_1,attempt_runs_2}') AS attempts_bytes,
        outbox.size_now('{parked,kept_events}') AS parked_bytes,

@@ -32,20 +32,12 @@ static TimestampTz attempts_since;
 static int		   events_keep;	  /* s: outbox.retention_here has it (0: the setting) */
 static int		   attempts_keep; /* the same */
 static TimestampTz retry_at;
-static bool		   ahead; /* outbox.pieces has a time in the future */
-/* Another session has a lock on the piece that is to be emptied. */
-static bool locked_out;
-static bool passed; /* that piece was passed when this was last looked at */
+static bool		   ahead;  /* outbox.pieces has a time in the future */
+static bool		   passed; /* that piece was passed when this was last looked at */
 
 /* µs: after a table could not be emptied, or so many times as long as looking took. */
 #define RETRY_AFTER (10 * USECS_PER_SEC)
 #define REST 19
-
-/*
- * µs: the same, if another worker may have the lock.  Each worker has it for a moment,
- * many times a second.
- */
-#define LOOK_AGAIN_SOON (200 * 1000)
 
 static int
 next_piece(int piece)
@@ -217,11 +209,18 @@ correct_times(void *done)
 	outbox_txn_commit();
 }
 
-static bool
-lock_both(OutboxTable one, OutboxTable other)
+/*
+ * Never waits for a lock: every emit would queue up behind the waiting request.  Transactions
+ * that overlap may lock a table for ever.  So the step is on hold until it is free, and says so.
+ */
+static void
+lock_to_empty(OutboxTable table, LOCKMODE mode)
 {
-	return outbox_lock_if_free(one, one, AccessExclusiveLock) &&
-		outbox_lock_if_free(other, other, AccessExclusiveLock);
+	if (!outbox_lock_if_free(table, table, mode))
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("\"" OUTBOX_SCHEMA ".%s\" is locked by another session",
+						outbox_table_name(table))));
 }
 
 /*
@@ -300,12 +299,11 @@ rotate_events(void *arg)
 	if (!passed || !outbox_txn_begin(true))
 		return;
 
-	/* Never waits for a lock: every emit would queue up behind the waiting request. */
-	locked_out = !lock_both(OUTBOX_TABLE_EVENTS_0 + next, OUTBOX_TABLE_TICKS_0 + next) ||
-		!outbox_lock_if_free(OUTBOX_TABLE_ENDPOINT_SETTINGS,
-							 OUTBOX_TABLE_ENDPOINT_SETTINGS, ShareRowExclusiveLock);
-	passed = locked_out;
-	if (locked_out || count_needing(next, 0, &beyond) > 0)
+	lock_to_empty(OUTBOX_TABLE_EVENTS_0 + next, AccessExclusiveLock);
+	lock_to_empty(OUTBOX_TABLE_TICKS_0 + next, AccessExclusiveLock);
+	lock_to_empty(OUTBOX_TABLE_ENDPOINT_SETTINGS, ShareRowExclusiveLock);
+	passed = false;
+	if (count_needing(next, 0, &beyond) > 0)
 	{
 		outbox_txn_abort();
 		return;
@@ -341,12 +339,8 @@ rotate_attempts(void *arg)
 	*done = false;
 	if (!outbox_txn_begin(true))
 		return;
-	if (!lock_both(OUTBOX_TABLE_ATTEMPT_LOG_0 + next, OUTBOX_TABLE_ATTEMPT_RUNS_0 + next))
-	{
-		locked_out = true;
-		outbox_txn_abort();
-		return;
-	}
+	lock_to_empty(OUTBOX_TABLE_ATTEMPT_LOG_0 + next, AccessExclusiveLock);
+	lock_to_empty(OUTBOX_TABLE_ATTEMPT_RUNS_0 + next, AccessExclusiveLock);
 	(void) outbox_reserve_give_up(OUTBOX_RESERVE_TO_EMPTY);
 	outbox_empty_table(outbox_table_oid(OUTBOX_TABLE_ATTEMPT_LOG_0 + next));
 	outbox_empty_table(outbox_table_oid(OUTBOX_TABLE_ATTEMPT_RUNS_0 + next));
@@ -416,7 +410,6 @@ outbox_retention_run(void)
 	bool			failed = false;
 	bool			done;
 
-	locked_out = false;
 	if (ahead && outbox_step_run(OUTBOX_STEP_RETENTION, correct_times, &done))
 	{
 		ahead = !done;
@@ -438,8 +431,6 @@ outbox_retention_run(void)
 		int64 wait = Min(RETRY_AFTER,
 						 (int64) outbox_retention_of_events() * USECS_PER_SEC / 10);
 
-		if (locked_out && outbox_db->nworkers > 1)
-			wait = Min(wait, LOOK_AGAIN_SOON);
 		retry_at = Max(now + Max(wait, 100 * 1000), outbox_step_rest(now, REST));
 	}
 }

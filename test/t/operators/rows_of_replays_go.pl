@@ -1,4 +1,4 @@
-# The rows of replays go with their endpoint, and ended ones go after the retention.
+# The rows of replays go with their endpoint, ended ones after the retention, or beyond a hundred.
 use strict;
 use warnings;
 
@@ -16,7 +16,7 @@ sub replayed
 
 	foreach (1 .. $times)
 	{
-		is(ask("SELECT outbox.replay('$endpoint', now() - interval '1 hour')"), '1', "$endpoint: replayed");
+		is(ask("SELECT outbox.replay('$endpoint', now() - interval '1 hour', topics => '{order.a}')"), '1', "$endpoint: replayed");
 		ok(wait_sql($node, 'SELECT bool_and(finished_at IS NOT NULL) FROM outbox.replays'), 'to its end');
 		ok(wait_settled($node), 'settled');
 	}
@@ -83,6 +83,16 @@ foreach my $n (1 .. 5)
 	ok(wait_sql($node, "SELECT ($scans) > $counted FROM outbox.emit('order.more', '{}')"), "change $n is read");
 }
 cmp_ok(ask($read) - $before, '<', $many, 'ended ones are not read with each change');
+
+# Each call removes two of the oldest beyond the newest hundred, until there are so many
+my $rows = ask('SELECT count(*) FROM outbox.replays');
+my $oldest = ask('SELECT min(replay_id) FROM outbox.replays');
+replayed('c', 1);
+is(ask('SELECT count(*) FROM outbox.replays'), $rows - 1, 'one more, and two fewer');
+is(ask("SELECT count(*) FROM outbox.replays WHERE replay_id = $oldest"), '0', 'the oldest');
+ask("DELETE FROM outbox.replays WHERE target_seq_high = 0 AND replay_id < (SELECT max(replay_id) - 105 FROM outbox.replays)");
+replayed('c', 1) foreach 1 .. 8;
+is(ask('SELECT count(*) FROM outbox.replays'), '100', 'a hundred are left');
 ask('DELETE FROM outbox.replays WHERE target_seq_high = 0');
 
 # With a second worker, which began with another retention

@@ -106,7 +106,7 @@ $reader->query("PREPARE TRANSACTION 'forgotten'");
 $reader->quit;
 ok(wait_sql($node, "SELECT reason ~ '^retention overdue, held by the prepared transaction ''forgotten'', since 20' FROM outbox.status"), 'a prepared one is named');
 ask("ROLLBACK PREPARED 'forgotten'");
-is(ask('SELECT reason IS NULL FROM outbox.status'), 't', 'until it ends');
+ok(wait_sql($node, 'SELECT reason IS NULL FROM outbox.status'), 'until it ends');
 
 # Rotation locks the settings of endpoints against changes, not against readers.
 $reader = $node->background_psql('postgres');
@@ -115,8 +115,33 @@ my $writer = $node->background_psql('postgres');
 $holder = $writer->query("BEGIN; SELECT outbox.pause_endpoint('a') \\g /dev/null\nSELECT pg_backend_pid()");
 ok(wait_sql($node, "SELECT reason ~ '^retention overdue, held by pid $holder, since 20' FROM outbox.status"), 'a session that has changed an endpoint is named');
 $writer->quit;
-is(ask('SELECT reason IS NULL FROM outbox.status'), 't', 'one that has read them is not');
+ok(wait_sql($node, 'SELECT reason IS NULL FROM outbox.status'), 'one that has read them is not');
 $reader->quit;
+
+# Transactions that are short, and overlap: none of them is long enough to be named
+sub keep_for
+{
+	my ($retention) = @_;
+	ask("ALTER SYSTEM SET outbox.retention = '$retention'");
+	$node->reload;
+	return;
+}
+keep_for('2 s');
+my @readers = map { $node->background_psql('postgres') } 0, 1;
+my $read = 'BEGIN; SELECT count(*) FROM outbox.events';
+my $turn = 0;
+$readers[0]->query($read);
+ok( (wait_until {
+			$readers[++$turn % 2]->query($read);
+			$readers[($turn + 1) % 2]->query('ROLLBACK');
+			ask("SELECT s.reason ~ '^on hold: .*retention \\(locked\\)' AND h.last_error ~ '^\"outbox.events_[012]\" is locked' AND h.since < now() - interval '3 s'"
+				  . " FROM outbox.status s, outbox.held_steps h WHERE h.step = 'retention'") eq 't'
+		}
+		'a report'),
+	'the status says that the table is locked, and which one');
+$_->quit foreach @readers;
+ok(wait_sql($node, 'SELECT reason IS NULL FROM outbox.status'), 'until none has it');
+keep_for('7 d');
 
 # --- Positions cannot be moved to the other table
 $reader = $node->background_psql('postgres');
