@@ -14,7 +14,6 @@ import random
 import socket
 import struct
 import sys
-import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
 from hostile_server import Closed, Server, closed, endless, main, reset, said, silent, slowly  # noqa: E402
@@ -138,12 +137,11 @@ def itself(broker, count):
     return [broker.broker(n + 1, b"127.0.0." + b"0" * n + b"1") for n in range(count)]
 
 
-def each_time_another(partitions, brokers=1, first=lambda connection: None):
-    """Once it gets records, it does something first, ends all connections, and is another cluster from then on."""
+def each_time_another(partitions):
+    """Once it gets records, it ends all connections, and is another cluster from then on."""
     def talk(broker, request, connection):
         broker.connections.append(connection)
         if request.api == PRODUCE:
-            first(connection)
             broker.cluster = b"cluster %d" % next(broker.times)
             while broker.connections:
                 with contextlib.suppress(OSError):
@@ -151,20 +149,8 @@ def each_time_another(partitions, brokers=1, first=lambda connection: None):
             raise Closed
         connection.sendall(broker.answer(request) if request.api != METADATA else frame(
             request.correlation, broker.whole_metadata(
-                itself(broker, brokers), [broker.topic([broker.partition(n, leader=1 + max(n, 0) % brokers) for n in partitions])],
+                [broker.broker(1)], [broker.topic([broker.partition(n) for n in partitions])],
                 cluster=broker.cluster)))
-    return talk
-
-
-def flood_for(seconds):
-    """Sends large answers to nothing, but fewer than 10,000."""
-    block = frame(4711, bytes(3_900_000))
-
-    def talk(connection):
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            connection.sendall(block)
-            time.sleep(0.01)
     return talk
 
 
@@ -370,13 +356,12 @@ instead("has topics of 20,000 partitions each", METADATA, large_topics)
 framed("has the partition -1, and is another cluster each time", each_time_another((-1, 0)), None)
 framed("has the partition -1, and says that everything is too large", one_by_one_with_partition(-1), None)
 framed("says that everything is too large, and floods single records", flood_of_single_records, None)
-framed("floods for 7 s, and is another cluster each time", each_time_another(range(8), 8, flood_for(7)), None)
 ALONE = {"names 10,000 brokers that are not there", "has 90,000 partitions", "throttles after the first records",
          "answers nothing without rest", "ends all connections, and names 10,000 brokers of no cluster",
          "ends all connections, and each one that begins", "keeps back the last byte, on each of 10 connections",
          "has topics of 20,000 partitions each",
          "has the partition -1, and is another cluster each time", "has the partition -1, and says that everything is too large",
-         "floods for 7 s, and is another cluster each time", "says that everything is too large, and floods single records"}
+         "says that everything is too large, and floods single records"}
 
 # What ends the process that librdkafka is in.  2.0.2 and 2.16.0 follow a NULL that a broker
 # sends instead of a name.  Versions from 2.6.1 to 2.16.0 abort when versions make no sense.

@@ -1,6 +1,6 @@
 # What a broker of Kafka costs is counted over all instances of librdkafka that it makes begin.
 # It is another cluster each time, or refuses each batch as too large, and librdkafka cannot end what
-# had the partition -1: there are few instances, so few threads.  The CPU of one that has ended counts.
+# had the partition -1: there are few instances, so few threads.  If one is flooded, all of them end.
 use strict;
 use warnings;
 
@@ -56,13 +56,9 @@ ask(q{SELECT count(outbox.emit('large', '{}', key => 'a')) FROM generate_series(
 $most = most_threads($threads, "dead = 50 OR retrying > 0 FROM outbox.stats WHERE endpoint = 'large'", 'batches that are too large');
 cmp_ok($most, '<=', 36, 'batches that are too large: there are few instances');
 
-foreach my $flood ([ 'flood', 'floods for 7 s, and is another cluster each time' ], [ 'single', 'says that everything is too large, and floods single records' ])
-{
-	my ($name, $behaviour) = @$flood;
-	endpoint_at($name, $behaviour);
-	ask("SELECT count(outbox.emit('$name', '{}', key => 'k' || n)) FROM generate_series(1, 50) n");
-	endpoint_shows($node, $name, "state = 'backing_off' AND reason = 'its brokers keep threads of librdkafka busy with nothing' AND failed_attempts = 0", "$behaviour: it is seen");
-}
+endpoint_at('single', 'says that everything is too large, and floods single records');
+emit($node, 'single', '{}', "key => 'a'");
+endpoint_shows($node, 'single', "state = 'backing_off' AND reason = 'its brokers keep threads of librdkafka busy with nothing' AND failed_attempts = 0", 'a flood of the instance for single records is one of its endpoint');
 
 is(ask('SELECT restarts FROM outbox.workers'), '0', 'the worker has lived through all of it');
 $node->stop;
