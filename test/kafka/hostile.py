@@ -14,7 +14,6 @@ import random
 import socket
 import struct
 import sys
-import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
 from hostile_server import Closed, Server, closed, endless, main, reset, said, silent, slowly  # noqa: E402
@@ -133,30 +132,25 @@ def good_until_records(later):
     return talk
 
 
-def each_time_another(partitions, first=lambda connection: None):
-    """Once it gets records, it does something first, ends all connections, and is another cluster from then on."""
+def itself(broker, count):
+    """The broker as several ones, by other words for its address"""
+    return [broker.broker(n + 1, b"127.0.0." + b"0" * n + b"1") for n in range(count)]
+
+
+def each_time_another(partitions):
+    """Once it gets records, it ends all connections, and is another cluster from then on."""
     def talk(broker, request, connection):
         broker.connections.append(connection)
         if request.api == PRODUCE:
-            first(connection)
             broker.cluster = b"cluster %d" % next(broker.times)
             while broker.connections:
                 with contextlib.suppress(OSError):
                     broker.connections.pop().shutdown(socket.SHUT_RDWR)
             raise Closed
         connection.sendall(broker.answer(request) if request.api != METADATA else frame(
-            request.correlation, broker.whole_metadata([broker.broker(1)], [broker.topic([broker.partition(n) for n in partitions])],
-                                                       cluster=broker.cluster)))
-    return talk
-
-
-def flood_for(seconds):
-    """Sends large answers to nothing, but fewer than 10,000."""
-    def talk(connection):
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            connection.sendall(frame(4711, bytes(3_900_000)))
-            time.sleep(0.002)
+            request.correlation, broker.whole_metadata(
+                [broker.broker(1)], [broker.topic([broker.partition(n) for n in partitions])],
+                cluster=broker.cluster)))
     return talk
 
 
@@ -170,12 +164,20 @@ def one_by_one_with_partition(number):
     return lambda broker, request, connection: connection.sendall(talk(broker, request))
 
 
+def flood_of_single_records(broker, request, connection):
+    """Refuses a batch as too large, and floods the next connection that has records, which is for single ones."""
+    if request.api == PRODUCE and broker.connections and connection not in broker.connections:
+        endless(frame(4711, b"") * 10_000, 0)(connection)
+    if request.api == PRODUCE:
+        broker.connections.append(connection)
+    connection.sendall(broker.answer(request) if request.api != PRODUCE else frame(request.correlation, broker.produced(error=10)))
+
+
 def all_but_the_last_byte(broker, request, connection):
-    """Names itself as ten brokers, by other words for its address, and answers records of each of them so."""
+    """Names itself as ten brokers, and answers records of each of them so."""
     if request.api == METADATA:
         connection.sendall(frame(request.correlation, broker.whole_metadata(
-            [broker.broker(n + 1, b"127.0.0." + b"0" * n + b"1") for n in range(10)],
-            [broker.topic([broker.partition(n, leader=n + 1) for n in range(10)])])))
+            itself(broker, 10), [broker.topic([broker.partition(n, leader=n + 1) for n in range(10)])])))
     elif request.api != PRODUCE:
         connection.sendall(broker.answer(request))
     else:
@@ -353,13 +355,13 @@ framed("keeps back the last byte, on each of 10 connections", all_but_the_last_b
 instead("has topics of 20,000 partitions each", METADATA, large_topics)
 framed("has the partition -1, and is another cluster each time", each_time_another((-1, 0)), None)
 framed("has the partition -1, and says that everything is too large", one_by_one_with_partition(-1), None)
-framed("floods for 7 s, and is another cluster each time", each_time_another((0,), flood_for(7)), None)
+framed("says that everything is too large, and floods single records", flood_of_single_records, None)
 ALONE = {"names 10,000 brokers that are not there", "has 90,000 partitions", "throttles after the first records",
          "answers nothing without rest", "ends all connections, and names 10,000 brokers of no cluster",
          "ends all connections, and each one that begins", "keeps back the last byte, on each of 10 connections",
          "has topics of 20,000 partitions each",
          "has the partition -1, and is another cluster each time", "has the partition -1, and says that everything is too large",
-         "floods for 7 s, and is another cluster each time"}
+         "says that everything is too large, and floods single records"}
 
 # What ends the process that librdkafka is in.  2.0.2 and 2.16.0 follow a NULL that a broker
 # sends instead of a name.  Versions from 2.6.1 to 2.16.0 abort when versions make no sense.
