@@ -222,17 +222,17 @@ ask('UPDATE outbox.commands SET retry_at = now()');
 ask("SELECT outbox.endpoint_changed(0)");
 wait_status($node, $dead[1], 'cancelled', 'command: the last one holds');
 
-# backlog: the view that it asks is broken
-my $view = ask("SELECT pg_get_viewdef('outbox.log_size')");
-ask("CREATE OR REPLACE VIEW outbox.log_size AS SELECT bytes / (bytes - bytes) AS bytes, min_seq, oldest_at, max_seq FROM ("
-	  . ($view =~ s/;\s*$//r) . ') l');
-ask("ALTER SYSTEM SET outbox.max_backlog_size = '100MB'");
-$node->reload;
-ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.held_steps WHERE step = 'backlog' AND reason = 'data'"), 'backlog: is on hold');
-goes_on('backlog');
-ask("CREATE OR REPLACE VIEW outbox.log_size AS $view");
-$node->reload;
+# backlog: what a tenant may keep no longer cannot be given up
+endpoint($node, $receiver, 'kept', '/ok/kept', "topics => '{kept.*}', tenant => 't'");
+ask("SELECT count(outbox.emit('kept.n', '{}', tenant => 't', expires_at => clock_timestamp() - interval '1 s')) FROM generate_series(1, 20)");
+ok(wait_sql($node, "SELECT dead = 20 FROM outbox.stats WHERE endpoint = 'kept'"), 'backlog: dead letters are kept');
+obstruct('commands', 'INSERT', "NEW.action = 'limit'");
+ask("SELECT outbox.set_tenant_limits('t', max_kept => 5)");
+held('backlog', 'error');
+lift('commands');
 works_again('backlog');
+ok(wait_sql($node, "SELECT dead = 5 FROM outbox.stats WHERE endpoint = 'kept'"), 'backlog: then it is');
+ask("SELECT outbox.drop_endpoint('kept', discard => true)");
 
 # attempts: twice, for what the first try has left behind must not harm the next one
 my @logs = map { "attempt_log_$_" } 0 .. 2;
