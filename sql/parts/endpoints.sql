@@ -620,7 +620,7 @@ COMMENT ON FUNCTION outbox.create_endpoint IS
 
 -- They are written in the declaration of create_endpoint(), or are the sink's.
 CREATE FUNCTION outbox.default_settings() RETURNS jsonb
-LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp SET "IntervalStyle" = 'postgres'
 AS $$
 DECLARE
     defaults text;
