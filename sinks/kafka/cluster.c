@@ -561,8 +561,8 @@ why_busy(KafkaCluster *c)
 /*
  * Brokers can send meaningless bytes as fast as a thread can read them, and name more
  * brokers than there may be threads, and partitions than there is memory for.  librdkafka
- * has no bound for that.  The instances end
- * then, and their links wait before they get another one.
+ * has no bound for that.  The instances end then, and their links wait before they get
+ * another one.
  */
 static void
 watch_threads(KafkaCluster *c)

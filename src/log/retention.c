@@ -217,10 +217,7 @@ static void
 lock_to_empty(OutboxTable table, LOCKMODE mode)
 {
 	if (!outbox_lock_if_free(table, table, mode))
-		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("\"" OUTBOX_SCHEMA ".%s\" is locked by another session",
-						outbox_table_name(table))));
+		outbox_throw_locked(table);
 }
 
 /*

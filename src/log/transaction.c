@@ -407,6 +407,15 @@ outbox_lock_if_free(OutboxTable first, OutboxTable last, LOCKMODE mode)
 	return true;
 }
 
+void
+outbox_throw_locked(OutboxTable table)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("\"" OUTBOX_SCHEMA ".%s\" is locked by another session",
+					outbox_table_name(table))));
+}
+
 static bool
 lock_for(Purpose purpose)
 {

@@ -75,6 +75,9 @@ extern void outbox_txn_begin_step(void);
  */
 extern bool outbox_lock_if_free(OutboxTable first, OutboxTable last, LOCKMODE mode);
 
+/* For a step that cannot do without the table: 55P03 puts it on hold. */
+extern void outbox_throw_locked(OutboxTable table);
+
 /*
  * Begins a transaction that also writes to the log.  Also returns false while an index
  * is being built there.

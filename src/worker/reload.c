@@ -470,9 +470,7 @@ outbox_reload(bool tidy)
 	outbox_txn_begin_step();
 	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_KEPT_EVENTS);
 	if (!outbox_forgotten_read())
-		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("\"" OUTBOX_SCHEMA ".forgotten\" is locked by another session")));
+		outbox_throw_locked(OUTBOX_TABLE_FORGOTTEN);
 	outbox_positions_read_again();
 	memset(r, 0, sizeof(Reload));
 	r->begun = true;
