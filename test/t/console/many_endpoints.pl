@@ -161,7 +161,8 @@ ok(wait_until(sub { ($page = $http->get($console->url . '/tenants')->{content}) 
 ok(wait_until(sub { ($page = $http->get($console->url . '/endpoints?state=active')->{content}) =~ /endpoint-0001.*endpoint-0050/s }, 'the active ones'), 'endpoints in a state are found');
 ok(wait_until(sub { $http->get($console->url . '/system')->{content} =~ /1,801 endpoints/ }, 'the sinks'), 'and kinds of receivers are counted');
 
-# What a page takes of a processor, in the console and in the database, in milliseconds.  The least of some times: other work makes it more.
+# What a page takes of a processor, in the console and in the database, in milliseconds.  The least of rounds through all pages, beside the overview's: other
+# work makes it more.
 sub processor
 {
 	my ($pid) = @_;
@@ -169,22 +170,21 @@ sub processor
 }
 
 my $servers = "SELECT pid FROM pg_stat_activity WHERE application_name = 'outbox-console'";
+my @measured = (@pages, '/tenants', '/system', '/catalogue', '/dead?reason=expired', '/do/retry?endpoint=endpoint-0081');
 my %least;
-note(sprintf '%-40s %12s %12s %12s', 'ms of a processor', 'console', 'PostgreSQL', 'kB');
-foreach my $path (@pages, '/tenants', '/system', '/catalogue', '/dead?reason=expired', '/do/retry?endpoint=endpoint-0081')
+foreach my $path ((@measured) x 7)
 {
-	foreach (1 .. 7)
-	{
-		my @pids = ($console->{pid}, split /\n/, $node->safe_psql('postgres', $servers));
-		my @before = map { processor($_) } @pids;
-		my $size = length $http->get($console->url . $path)->{content};
-		my ($own, @backends) = map { processor($pids[$_]) - $before[$_] } 0 .. $#pids;
-		my ($backend) = sort { $b <=> $a } 0, @backends;
-		$least{$path} = [ $own, $backend, $size / 1000 ] if !$least{$path} || $own + $backend < $least{$path}[0] + $least{$path}[1];
-	}
-	note(sprintf '%-40s %12.1f %12.1f %12.1f', substr($path, 0, 40), @{ $least{$path} });
+	my @pids = ($console->{pid}, split /\n/, $node->safe_psql('postgres', $servers));
+	my @before = map { processor($_) } @pids;
+	my $size = length $http->get($console->url . $path)->{content};
+	my ($own, @backends) = map { processor($pids[$_]) - $before[$_] } 0 .. $#pids;
+	my ($backend) = sort { $b <=> $a } 0, @backends;
+	$least{$path} = [ $own, $backend, $size / 1000 ] if !$least{$path} || $own + $backend < $least{$path}[0] + $least{$path}[1];
 }
-is(join(', ', grep { $least{$_}[0] + $least{$_}[1] > 50 } sort keys %least), '', 'no page takes 50 ms of a processor');
+note(sprintf '%-40s %12s %12s %12s', 'ms of a processor', 'console', 'PostgreSQL', 'kB');
+note(sprintf '%-40s %12.1f %12.1f %12.1f', substr($_, 0, 40), @{ $least{$_} }) foreach @measured;
+my $most = 4 * ($least{'/'}[0] + $least{'/'}[1]);
+is(join(', ', grep { $least{$_}[0] + $least{$_}[1] > $most } sort keys %least), '', 'no page takes four times the processor that the overview takes');
 is(join(', ', grep { $least{$_}[2] > 100 } sort keys %least), '', 'and none has 100 kB');
 unlike($console->log, qr/Traceback|fault/, 'no fault of the console is in its log');
 $console->stop;
