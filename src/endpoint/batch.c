@@ -243,11 +243,8 @@ take(OutboxBatch *b, OutboxDelivery *d, TimestampTz now)
 	take_off_its_list(ep, d);
 	if (reason == NULL)
 	{
-		d->state = OUTBOX_DELIVERY_IN_FLIGHT;
+		outbox_delivery_begin(ep, d, now);
 		d->batch = b;
-		d->started_at = now;
-		d->probe = (ep->pace.breaker == OUTBOX_BREAKER_OPEN);
-		dlist_push_tail(&ep->queue->in_flight, &d->node);
 		if (d->lane == NULL || d->lane->head == d)
 			ep->queue->nheads++;
 		return true;

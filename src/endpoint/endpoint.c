@@ -316,12 +316,9 @@ outbox_endpoint_next(OutboxEndpoint *ep, TimestampTz now)
 		if (outbox_outcome_hold(ep, d, now))
 			continue;
 		outbox_delivery_leave_ready(ep, d);
-		d->state = OUTBOX_DELIVERY_IN_FLIGHT;
-		dlist_push_tail(&ep->queue->in_flight, &d->node);
+		outbox_delivery_begin(ep, d, now);
 		ep->queue->nin_flight++;
 		ep->queue->nheads++;
-		d->started_at = now;
-		d->probe = (ep->pace.breaker == OUTBOX_BREAKER_OPEN);
 
 		reason = outbox_outcome_unfit(d, now, &error);
 		if (reason)

@@ -78,7 +78,8 @@ typedef struct OutboxDelivery
 	const OutboxTransport *transport; /* of the transfer */
 	OutboxTransfer		  *transfer;
 	int					   last_status;
-	const char			  *reason; /* why it is dead, a static string */
+	uint32				   version; /* of the subscription when it was last sent */
+	const char			  *reason;	/* why it is dead, a static string */
 	char				  *error;  /* of the last failure, in the endpoint's context
 									* (NULL: none) */
 } OutboxDelivery;

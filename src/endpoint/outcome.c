@@ -125,6 +125,9 @@ void
 outbox_outcome_request_failed(OutboxEndpoint *ep, OutboxDelivery *d, bool alone,
 							  const OutboxOutcome *o, TimestampTz now)
 {
+	/* An answer from the former URL says nothing about the receiver at the present one. */
+	if (d->version != (uint32) ep->config.version)
+		return;
 	if (o->result == OUTBOX_RESULT_DISABLE)
 		outbox_status_disable(ep, o->why_disabled, now);
 

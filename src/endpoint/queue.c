@@ -112,6 +112,16 @@ outbox_delivery_leave_ready(OutboxEndpoint *ep, OutboxDelivery *d)
 }
 
 void
+outbox_delivery_begin(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
+{
+	d->state = OUTBOX_DELIVERY_IN_FLIGHT;
+	d->started_at = now;
+	d->probe = (ep->pace.breaker == OUTBOX_BREAKER_OPEN);
+	d->version = (uint32) ep->config.version;
+	dlist_push_tail(&ep->queue->in_flight, &d->node);
+}
+
+void
 outbox_delivery_settle(OutboxEndpoint *ep, OutboxDelivery *d, OutboxVerdict verdict)
 {
 	release(d);

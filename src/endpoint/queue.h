@@ -24,6 +24,9 @@ extern void outbox_delivery_ready(OutboxEndpoint *ep, OutboxDelivery *d);
 extern void outbox_delivery_ready_again(OutboxEndpoint *ep, OutboxDelivery *d);
 extern void outbox_delivery_leave_ready(OutboxEndpoint *ep, OutboxDelivery *d);
 
+/* Adds the delivery to 'in_flight': it is in a request that is started now. */
+extern void outbox_delivery_begin(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now);
+
 /*
  * Adds 'n' to the number of deliveries with a row like this one's that are ready or
  * waiting.

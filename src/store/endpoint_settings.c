@@ -527,7 +527,9 @@ assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 		outbox_pace_resume(&ep->pace);
 	ep->status.paused = s->paused;
 
-	/* The table may not say yet that the receiver disabled the endpoint. */
+	/* The table may not say yet that the receiver disabled the endpoint as it is there. */
+	if (ep->config.version != s->version)
+		ep->status.state_dirty = false;
 	if (!ep->status.state_dirty)
 	{
 		ep->status.disabled = s->disabled;

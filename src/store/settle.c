@@ -123,8 +123,9 @@ outbox_settle_leave(OutboxToSettle *all, OutboxEndpoint *ep)
 /* ------------------------------------------------- the rows of one endpoint */
 
 /*
- * Stores that the endpoint was disabled.  False: another transaction is
- * changing the endpoint's row, and the next settle tries again.
+ * Stores that the endpoint was disabled.  False: another transaction is changing the
+ * endpoint's row, and the next settle tries again.  Or it has, so that the answer was for
+ * settings that no longer hold, and the next reload forgets it.
  */
 static bool
 write_state(OutboxEndpoint *ep)
@@ -133,9 +134,10 @@ write_state(OutboxEndpoint *ep)
 					 " reason = $2, state_since = $3 WHERE endpoint_id"
 					 " = (SELECT endpoint_id"
 					 " FROM outbox.endpoint_settings WHERE endpoint_id"
-					 " = $1 FOR UPDATE SKIP LOCKED)",
+					 " = $1 FOR UPDATE SKIP LOCKED) AND version = $4",
 					 arg_int4(ep->id), arg_text(ep->status.reason),
-					 arg_time(ep->status.state_since)) == 0)
+					 arg_time(ep->status.state_since),
+					 arg_int8(ep->config.version)) == 0)
 		return false;
 
 	/* When it is resumed, its time of failing begins anew. */
