@@ -24,6 +24,7 @@
 #define MODULUS_BITS 10000
 #define REQUESTS 250
 #define AUTHORITIES 6000
+#define TICKET_BYTES 40000
 
 static const char *behaviour;
 static SSL_CTX	  *ctx;
@@ -155,6 +156,15 @@ static STACK_OF(X509_NAME) * authorities(void)
 	return names;
 }
 
+static int
+make_ticket_large(SSL *ssl, void *arg)
+{
+	static const char data[TICKET_BYTES];
+
+	(void) arg;
+	return SSL_SESSION_set1_ticket_appdata(SSL_get_session(ssl), data, sizeof(data));
+}
+
 static void
 flood(SSL *ssl)
 {
@@ -175,7 +185,7 @@ flood(SSL *ssl)
 		while (SSL_renegotiate(ssl) == 1 && SSL_do_handshake(ssl) == 1 &&
 			   SSL_read(ssl, request, 0) <= 0 && SSL_do_handshake(ssl) == 1)
 			;
-	else if (is("authorities"))
+	else if (is("authorities") || is("large ticket"))
 		while (SSL_read(ssl, request, sizeof(request)) > 0)
 			SSL_write(ssl, answer, sizeof(answer) - 1);
 	else if (SSL_read(ssl, request, sizeof(request)) > 0)
@@ -251,6 +261,8 @@ main(int argc, char **argv)
 		SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER, NULL);
 		SSL_CTX_set_client_CA_list(ctx, authorities());
 	}
+	if (is("large ticket"))
+		SSL_CTX_set_session_ticket_cb(ctx, make_ticket_large, NULL, NULL);
 	if (is("http/2 unasked"))
 		SSL_CTX_set_alpn_select_cb(ctx, choose_two, NULL);
 

@@ -39,6 +39,7 @@
 #define RECORD_COST 256	   /* bytes that a record of TLS counts beside its own */
 #define MESSAGES_MAX 256   /* of handshakes, tickets included, in a connection's life */
 #define SIGNATURE_COST 32  /* messages that a request for a signature counts */
+#define TICKET_MAX (16 * 1024)
 #define EVENTS_UNWATCHED 8 /* of a socket, in one request */
 #define WRITES_UNWATCHED 4 /* events that a socket takes bytes, and no other */
 #define RSA_BITS_MAX 8192
@@ -127,6 +128,19 @@ end_connection(TlsPeer *peer, SSL *ssl, const char *why)
 	SSL_set_shutdown(ssl, SSL_SENT_SHUTDOWN | SSL_RECEIVED_SHUTDOWN);
 }
 
+/*
+ * A connection keeps its last ticket, which it never uses.  OpenSSL before 3.2 refuses a
+ * larger one itself.
+ */
+static int
+message_cost(int message, size_t len)
+{
+	if (message == SSL3_MT_CERTIFICATE_REQUEST)
+		return SIGNATURE_COST;
+	return message == SSL3_MT_NEWSESSION_TICKET && len > TICKET_MAX ? MESSAGES_MAX + 1 :
+																	  1;
+}
+
 /* OpenSSL calls this for each record and message of a handshake, while it reads. */
 static void
 on_message(int sent, int version, int type, const void *data, size_t len, SSL *ssl,
@@ -146,15 +160,15 @@ on_message(int sent, int version, int type, const void *data, size_t len, SSL *s
 	}
 	if (type == SSL3_RT_HEADER && len >= SSL3_RT_HEADER_LENGTH)
 		peer->bytes += RECORD_COST + (header[3] << 8 | header[4]);
-	else if (type == SSL3_RT_HANDSHAKE && len > 0 &&
-			 header[0] == SSL3_MT_CERTIFICATE_REQUEST)
+	else if (type == SSL3_RT_HANDSHAKE && len > 0)
 	{
-		peer->messages += SIGNATURE_COST;
-		peer->request = Max(peer->request, len);
-		count_kept(peer);
+		peer->messages += message_cost(header[0], len);
+		if (header[0] == SSL3_MT_CERTIFICATE_REQUEST)
+		{
+			peer->request = Max(peer->request, len);
+			count_kept(peer);
+		}
 	}
-	else if (type == SSL3_RT_HANDSHAKE)
-		peer->messages++;
 	if (peer->bytes > PEER_BYTES_MAX || peer->messages > MESSAGES_MAX)
 		end_connection(peer, ssl, too_much);
 }
