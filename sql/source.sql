@@ -266,10 +266,10 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value', HINT = flat;
     END IF;
     SELECT count(*) INTO n FROM jsonb_object_keys(headers);
-    IF n > 30 THEN
+    IF n > 29 THEN
         RAISE EXCEPTION 'an event has too many headers'
             USING ERRCODE = 'invalid_parameter_value',
-                  DETAIL = format('It has %s; at most %s are allowed.', n, 30),
+                  DETAIL = format('It has %s; at most %s are allowed.', n, 29),
                   HINT = 'Leave some out, or put them in the payload.';
     END IF;
     FOR name, value IN SELECT * FROM jsonb_each(headers) LOOP
@@ -394,7 +394,13 @@ BEGIN
                       HINT = 'Pass the media type of the bytes, like ''application/octet-stream''.';
         END IF;
         PERFORM outbox.check_length('content_type', content_type, 255),
-                outbox.check_line('content_type', content_type), outbox.check_size('body', octet_length(body));
+                outbox.check_line('content_type', content_type);
+        IF rtrim(content_type, ' ') = '' THEN
+            RAISE EXCEPTION 'invalid content_type: it has only spaces'
+                USING ERRCODE = 'invalid_parameter_value',
+                      HINT = 'Pass the media type of the bytes, like ''application/octet-stream''.';
+        END IF;
+        PERFORM outbox.check_size('body', octet_length(body));
     ELSE
         RAISE EXCEPTION 'payload of an event must not be null'
             USING ERRCODE = 'null_value_not_allowed',

@@ -64,7 +64,7 @@ def users(path):
 
 
 def add_user(path, name, may, password):
-    """Puts a user into the file, or another password in place of its old one."""
+    """Puts a user into the file, or another password in place of its old one.  A new file is for the group of its directory."""
     if not name or set(name) & set(":#\n\r") or may not in ("read", "operate"):
         raise ValueError("a name without : and #, and read or operate")
     lines = []
@@ -78,6 +78,8 @@ def add_user(path, name, may, password):
         was = os.stat(path)
         os.chown(new, was.st_uid, was.st_gid)
         os.chmod(new, was.st_mode & 0o777)
+    elif os.geteuid() == 0:
+        os.chown(new, -1, os.stat(os.path.dirname(os.path.abspath(path))).st_gid)
     os.replace(new, path)
 
 

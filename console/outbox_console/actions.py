@@ -576,8 +576,9 @@ async def retention(session, form):
         wanted = {n: form.get(n) or None for n in ("events", "attempts")}
         plan.fields = [Field(n, "", v or "", kind="hidden") for n, v in wanted.items()]
         plan.will.insert(0, "Events are kept for %s, attempts for %s." % tuple(v or "as long as the server's setting says" for v in wanted.values()))
+        # What is as it was may be the server's setting.
         plan.calls = [("SELECT outbox.set_retention(events => %s::interval, attempts => %s::interval, reset => %s::text[])",
-                       (wanted["events"], wanted["attempts"], [n for n, v in wanted.items() if not v]))]
+                       (*(None if wanted[n] == now[n] else wanted[n] for n in wanted), [n for n, v in wanted.items() if not v]))]
         plan.done = lambda v: "The retention is changed."
     return plan
 
@@ -592,28 +593,36 @@ async def limits(session, form):
     answer = await session.read("SELECT %s FROM outbox.tenant_limits(%%s)" % ", ".join(n if t == "interval" else "%s::text AS %s" % (n, n) for n, (_, t) in LIMITS.items()), name)
     if not answer.row:
         raise Refused(answer.problem or "outbox.tenant_limits() has no row.")
+    now = texts(answer.row)
     plan = Plan("Limits of %s" % name, ["They hold for all endpoints of this tenant together, besides those of each."], "Change",
                 "/tenant?" + urlencode({"name": name}), ready=any(n == "max_kept" for n, _ in form.pairs), danger=True,
-                fields=[Field(n, label, texts(answer.row)[n] or "", "empty: no limit of its own") for n, (label, _) in LIMITS.items()])
+                fields=[Field(n, label, now[n] or "", "empty: no limit of its own") for n, (label, _) in LIMITS.items()])
     if plan.ready:
         wanted = {n: form.get(n) or None for n in LIMITS}
         plan.fields = [Field(n, "", v or "", kind="hidden") for n, v in wanted.items()]
-        plan.will = ["%s: %s." % (LIMITS[n][0], v or "no limit of its own") for n, v in wanted.items()]
-        if any(wanted[n] for n in wanted if n.startswith("max_kept")):
+        # What is as it was may be the limit of all tenants. One limit cannot be taken away alone.
+        reset = any(now[n] and not wanted[n] for n in LIMITS)
+        given = wanted if reset else {n: v for n, v in wanted.items() if v != now[n]}
+        if not given:
+            raise Refused("Nothing is different.")
+        plan.will = ["%s: %s." % (LIMITS[n][0], v or "no limit of its own") for n, v in given.items()]
+        if any(v for n, v in given.items() if n.startswith("max_kept")):
             plan.will.append("Of the deliveries that are kept beyond that, the oldest are given up, and cannot be sent again.")
-        plan.calls = [("SELECT outbox.set_tenant_limits(%%s, reset => true, %s)" % ", ".join("%s => %%s::%s" % (n, t) for n, (_, t) in LIMITS.items()),
-                       (name, *wanted.values()))]
+        plan.calls = [("SELECT outbox.set_tenant_limits(%%s, reset => %%s, %s)" % ", ".join("%s => %%s::%s" % (n, LIMITS[n][1]) for n in given),
+                       (name, reset, *given.values()))]
         plan.done = lambda v: "The limits of %s are changed." % name
     return plan
 
 
 async def follow(session, form):
     """Follows a source, anew where it was followed before."""
-    name, service, publication, keep = form.get("name"), form.get("service"), form.get("publication", "outbox"), form.get("keep", "1 day")
+    name, service = form.get("name"), form.get("service")
+    before = (await session.read("SELECT publication, keep FROM outbox.sources WHERE name = %s", name)).row or {"publication": "outbox", "keep": "1 day"}
+    publication, keep = form.get("publication", before["publication"] or ""), form.get("keep", texts(before)["keep"])
     return Plan("Follow %s" % (name or "a source"),
                 ["Events that the source still has and this database lacks are taken over, each once: how many is known when it is done. Then new ones come."],
                 "Follow it", "/system", [("SELECT outbox.follow(%s, 'service=' || %s::text, %s, %s::interval)", (name, service, publication, keep))],
-                lambda v: "%s is followed. %s taken over." % (name, count(v[0], "event was", "events were")), ready=bool(name and service), alone=True,
+                lambda v: "%s is followed. %s taken over." % (name, count(v[0], "event was", "events were")), ready=bool(name and service and publication and keep), alone=True,
                 fields=[Field("name", "Name", name, "small letters, digits, _"), Field("service", "Service", service, "its entry in pg_service.conf of this server"),
                         Field("publication", "Publication", publication), Field("keep", "Kept for", keep, "how long its events are kept at the source")])
 
@@ -624,7 +633,7 @@ async def unfollow(session, form):
     row = (await session.read("SELECT pg_size_pretty(retained) AS retained FROM outbox.sources WHERE name = %s", name)).row
     if not row:
         raise Refused("No source %s is followed." % name)
-    return Plan("Stop following %s" % name, ["Nothing more is taken from it, and what has come is delivered. Its replication slot there is dropped, which retains %s."
+    return Plan("Stop following %s" % name, ["Nothing more is taken from it, and what has come is delivered. Its replication slot there, which retains %s, is dropped if it can be reached."
                                             % (row["retained"] or "an unknown amount")],
                 "Stop following it", "/system", [("SELECT outbox.unfollow(%s)", (name,))], lambda v: "%s is followed no more." % name, danger=True, alone=True)
 

@@ -9,6 +9,7 @@ import re
 import time
 
 import jinja2
+import markupsafe
 import psycopg
 from starlette.applications import Starlette
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
@@ -24,6 +25,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 LOG = logging.getLogger("outbox-console")
 LARGEST_FORM = 256 * 1024
 SLOWEST_FORM = 15   # seconds
+LONGEST_NOTICE = 1000
 HOST = re.compile(r"\[?([A-Za-z0-9._:-]+?)\]?(?::\d+)?")
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -39,7 +41,8 @@ def templates():
         loader=jinja2.FileSystemLoader(os.path.join(HERE, "templates")), autoescape=True, trim_blocks=True, lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
         finalize=lambda v: "" if v is None else v if hasattr(v, "__html__") or not isinstance(v, str) else words.visible(v))
-    environment.filters.update(number=words.number, size=words.size, seconds=words.seconds, span=words.span, short=words.short)
+    # What a form brings back has to be what it was.
+    environment.filters.update(as_it_is=lambda v: markupsafe.escape("" if v is None else v), number=words.number, size=words.size, seconds=words.seconds, span=words.span, short=words.short)
     environment.globals.update(count=words.count, age=words.age, link=actions.link, page=actions.page)
     return environment
 
@@ -135,7 +138,7 @@ class Console:
         """Does what a plan says, and goes where its result is shown."""
         what = " ".join(plan.title.split())
         try:
-            values = await session.act(user.name, plan.calls, plan.alone)
+            values, warnings = await session.act(user.name, plan.calls, plan.alone)
         except psycopg.Error as e:
             LOG.info("%s could not: %s (%s)", user.name, what, e.sqlstate)
             return self.problem(request, user, 409, "Nothing was changed", await session.words(e))
@@ -143,7 +146,7 @@ class Console:
         if plan.secret:
             return self.render(request, "secret.html", user, plan=plan, value=values[0])
         response = RedirectResponse(plan.next(values) if plan.next else plan.back, 303)
-        self.access.set_cookie(response, NOTICE, seal("notice", plan.done(values)))
+        self.access.set_cookie(response, NOTICE, seal("notice", " ".join([plan.done(values), *warnings])[:LONGEST_NOTICE]))
         return response
 
     @staticmethod

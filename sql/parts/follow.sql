@@ -335,7 +335,8 @@ BEGIN
             PERFORM outbox.note_missed(name, conninfo, publication,
                 CASE WHEN same THEN reached WHEN said[5] IS NOT NULL THEN LEAST(reached, said[5]::pg_lsn) END,
                 CASE WHEN same AND subscribed THEN reached END, f.taken_at);
-        ELSIF said[5] IS NOT NULL THEN
+        -- A follower of another share may have had events of this one removed.
+        ELSIF said[5] IS NOT NULL OR publication <> 'outbox' THEN
             PERFORM outbox.note_missed(name, conninfo, publication, said[5]::pg_lsn, said[6]::pg_lsn, NULL);
         END IF;
         -- From 17 on a subscription without the option would take it from the slot.

@@ -192,7 +192,7 @@ SELECT f.name,
             WHEN f.problem IS NOT NULL THEN f.problem
             WHEN NOT s.subenabled THEN 'subscription ' || s.subname || ' is disabled'
             WHEN w.pid IS NULL THEN 'no process receives: the log of this server says why' END AS reason,
-       f.followed_at, f.slot, f.asked_at, f.answered_at, f.last_event_at, f.behind, f.retained, f.room, w.last_msg_receipt_time AS heard_at,
+       f.followed_at, s.subpublications[1] AS publication, f.keep, f.slot, f.asked_at, f.answered_at, f.last_event_at, f.behind, f.retained, f.room, w.last_msg_receipt_time AS heard_at,
        f.late_since, outbox.events_taken(f.subscription) AS taken,
        (SELECT count(*) FROM outbox.refused_events r WHERE r.source = f.name) AS refused,
        (SELECT COALESCE(sum(COALESCE(m.at_most, GREATEST(m.at_least, 1))), 0)::int8 FROM outbox.missed_events m WHERE m.source = f.name) AS missed
@@ -206,6 +206,8 @@ COMMENT ON COLUMN outbox.sources.name IS 'name that `outbox.follow()` was given'
 COMMENT ON COLUMN outbox.sources.state IS '`streaming`, `behind`, `copying`, `disconnected`, `refused`, `disabled`, `slot_lost`, `publication_lost`, `version_differs`, `restored` or `gone`';
 COMMENT ON COLUMN outbox.sources.reason IS 'why it does not stream, or does not answer (NULL: it does)';
 COMMENT ON COLUMN outbox.sources.followed_at IS 'when `outbox.follow()` was called, or it was followed anew';
+COMMENT ON COLUMN outbox.sources.publication IS 'what it was called for (NULL: the state is `gone`)';
+COMMENT ON COLUMN outbox.sources.keep IS 'how long the source keeps events';
 COMMENT ON COLUMN outbox.sources.slot IS 'its replication slot at the source';
 COMMENT ON COLUMN outbox.sources.asked_at IS 'when the source was asked last, every 30 s (NULL: not yet)';
 COMMENT ON COLUMN outbox.sources.answered_at IS 'when it said the next four (NULL: not yet)';

@@ -86,9 +86,11 @@ BEGIN
         $s$outbox.emit('t', '1', headers => '{"Webhook-Id": "x"}')$s$,
         $s$outbox.emit('t', '1', headers => '{"authorization": "x"}')$s$,
         $s$outbox.emit('t', '1', headers => jsonb_build_object('x', repeat('x', 8192)))$s$,
+        $s$outbox.emit('t', '1', headers => (SELECT jsonb_object_agg('x' || n, '') FROM generate_series(1, 30) n))$s$,
         $s$outbox.emit_bytes('t', NULL, 'text/plain')$s$,
         $s$outbox.emit_bytes('t', '', NULL)$s$,
         $s$outbox.emit_bytes('t', '', '')$s$,
+        $s$outbox.emit_bytes('t', '', ' ')$s$,
         $s$outbox.emit_bytes('t', '', E'text/plain\n')$s$]
     LOOP
         BEGIN

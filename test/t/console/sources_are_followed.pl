@@ -43,7 +43,7 @@ says('/system', qr/follows no other server/, 'no source is followed');
 like(page('/do/follow'), qr/Follow a source.*taken over, each once.*Go on/s, 'a source can be followed');
 like($console->act('follow', name => 'shop', service => 'nowhere')->{content}, qr/Nothing was changed.*nowhere/s, 'a service that does not exist is said in words');
 like(page('/system'), qr/follows no other server/, 'and nothing was changed');
-is($console->act('follow', name => 'shop', service => 'shop')->{status}, 303, 'it is followed');
+is($console->act('follow', name => 'shop', service => 'shop', keep => '12 h')->{status}, 303, 'it is followed');
 $receiver->wait_delivered(1, id => $earlier);
 pass('an event that it had arrives');
 says('/system', qr/shop.*streaming.*Follow again/s, 'it is shown');
@@ -58,6 +58,7 @@ $follower->safe_psql('postgres', 'ALTER SUBSCRIPTION outbox_shop ENABLE');
 my $lost = announce();
 $follower->safe_psql('postgres', 'SELECT outbox.keep_sources()');
 says('/system', qr/shop.*slot.lost/s, 'the console says so');
+like(page('/do/follow?name=shop'), qr/name="publication" value="outbox".*name="keep" value="12 h"/s, 'to follow it again begins with what was said before');
 is($console->act('follow', name => 'shop', service => 'shop')->{status}, 303, 'it is followed again');
 $receiver->wait_delivered(1, id => $lost);
 pass('and what it has emitted meanwhile arrives');
@@ -74,6 +75,13 @@ is($console->act('describe', topic => 'order.created', description => 'An order'
 says('/catalogue', qr/order\.created.*An order/s, 'and is in the catalogue');
 is($follower->safe_psql('postgres', "SELECT string_agg(action || ' ' || actor || ' ' || (after -> 'source' IS NOT NULL), ', ' ORDER BY change_id) FROM outbox.endpoint_audit WHERE endpoint = ''"),
 	'follow local true, follow local true, unfollow local true, describe local false', 'each is in the audit, with the name of the user');
+# A source that cannot be reached keeps its slot, and the console says so.
+is($console->act('follow', name => 'shop', service => 'shop')->{status}, 303, 'it is followed once more');
+$source->stop;
+my $left = $console->act('unfollow', name => 'shop');
+my ($notice) = map { /(outbox_console_notice=[^;]+)/ } ref $left->{headers}{'set-cookie'} ? @{ $left->{headers}{'set-cookie'} } : $left->{headers}{'set-cookie'};
+like($http->get($console->url . '/system', { headers => { cookie => $notice } })->{content}, qr/shop is followed no more\. Warning: .*slot/, 'a slot that stays is told');
+
 like(page('/system'), qr/Changes.*local.*describe.*local.*unfollow/s, 'and on the page of the system');
 like($console->act('describe', topic => 'order.created')->{content}, qr/is described already/, 'its entry is not replaced');
 like($console->act('describe', topic => 'order.paid', example => '{')->{content}, qr/Nothing was changed.*json/s, 'what is no JSON is refused');

@@ -203,6 +203,16 @@ mark();
 empty();
 missed(6, 6, followed_again(", publication => 'outbox_1_of_2'"), 'a share');
 
+# --- The other share is followed when its events have left the source
+
+$follower->safe_psql('postgres', 'CREATE DATABASE late');
+$follower->safe_psql('late', 'CREATE EXTENSION outbox');
+my (undef, undef, $late) = $follower->psql('late', $servers->follow_sql("publication => 'outbox_2_of_2'"));
+like($late, qr/WARNING:  source "shop" had removed 0 to 4 events before they were taken here/, 'a share that is followed late: said');
+is($follower->safe_psql('late', 'SELECT missed FROM outbox.sources'), 4, 'and stored');
+$follower->safe_psql('late', "SELECT outbox.unfollow('shop')");
+$follower->safe_psql('postgres', 'DROP DATABASE late WITH (FORCE)');
+
 # --- A follower that was restored from a backup which is older than what the source keeps
 
 mark_taken();
