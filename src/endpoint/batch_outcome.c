@@ -314,7 +314,7 @@ some_delivered(OutboxBatch *b, const OutboxOutcome *o, TimestampTz now)
 			ndelivered++;
 	if (ndelivered == 0)
 		outbox_outcome_request_failed(ep, member(b, 0), false, o, now);
-	else
+	else if (outbox_outcome_is_present(ep, member(b, 0)))
 		outbox_status_success(ep, now);
 	for (int i = 0; i < b->n; i++)
 	{

@@ -121,12 +121,17 @@ outbox_outcome_failed(OutboxEndpoint *ep, OutboxDelivery *d, const OutboxOutcome
 	set_error(ep, d, error);
 }
 
+bool
+outbox_outcome_is_present(const OutboxEndpoint *ep, const OutboxDelivery *d)
+{
+	return d->version == (uint32) ep->config.version;
+}
+
 void
 outbox_outcome_request_failed(OutboxEndpoint *ep, OutboxDelivery *d, bool alone,
 							  const OutboxOutcome *o, TimestampTz now)
 {
-	/* An answer from the former URL says nothing about the receiver at the present one. */
-	if (d->version != (uint32) ep->config.version)
+	if (!outbox_outcome_is_present(ep, d))
 		return;
 	if (o->result == OUTBOX_RESULT_DISABLE)
 		outbox_status_disable(ep, o->why_disabled, now);
@@ -298,6 +303,7 @@ outbox_outcome_done(OutboxEndpoint *ep, OutboxDelivery *d, const OutboxOutcome *
 					TimestampTz now)
 {
 	OutboxLane *lane = d->lane;
+	bool		present = outbox_outcome_is_present(ep, d);
 
 	ep->tally->last_active_at = now;
 	ep->place.dirty = true;
@@ -309,7 +315,8 @@ outbox_outcome_done(OutboxEndpoint *ep, OutboxDelivery *d, const OutboxOutcome *
 
 	leave_flight(ep, d);
 	outbox_outcome_delivered(ep, d, now);
-	outbox_status_success(ep, now);
+	if (present)
+		outbox_status_success(ep, now);
 	if (lane)
 		outbox_lane_advance(ep, lane);
 }

@@ -7,6 +7,9 @@
 extern void outbox_outcome_failed(OutboxEndpoint *ep, OutboxDelivery *d,
 								  const OutboxOutcome *o, const char *error);
 
+/* False: its answer is from the former URL, and says nothing about the present receiver. */
+extern bool outbox_outcome_is_present(const OutboxEndpoint *ep, const OutboxDelivery *d);
+
 /*
  * Notes a failed request: for the breaker, for a slow-down, and to disable the
  * endpoint.  'd' is one of its deliveries.  'alone': it was the only one.

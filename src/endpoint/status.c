@@ -273,7 +273,7 @@ outbox_status_link(OutboxEndpoint *ep, OutboxLinkState state, const char *reason
 void
 outbox_status_disable(OutboxEndpoint *ep, const char *reason, TimestampTz now)
 {
-	if (ep->status.disabled)
+	if (ep->status.disabled || ep->status.paused)
 		return;
 	ep->status.disabled = true;
 	ep->status.state_dirty = true;

@@ -211,14 +211,14 @@ outbox_serves_endpoint(int32 endpoint_id)
 }
 
 Datum
-outbox_shares_array(void)
+outbox_shares_array(bool with_leaving)
 {
 	Datum shares[OUTBOX_SHARES];
 	int	  n = 0;
 
 	StaticAssertStmt(OUTBOX_SHARES == 256, "OUTBOX_SHARE_OF_ENDPOINT says so, too");
 	for (int s = 0; s < OUTBOX_SHARES; s++)
-		if (served[s])
+		if (served[s] || (with_leaving && leaving[s]))
 			shares[n++] = Int32GetDatum(s);
 	return PointerGetDatum(
 		construct_array(shares, n, INT4OID, sizeof(int32), true, TYPALIGN_INT));

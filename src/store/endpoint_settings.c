@@ -528,7 +528,7 @@ assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 	ep->status.paused = s->paused;
 
 	/* The table may not say yet that the receiver disabled the endpoint as it is there. */
-	if (ep->config.version != s->version)
+	if (ep->config.version != s->version || s->paused)
 		ep->status.state_dirty = false;
 	if (!ep->status.state_dirty)
 	{

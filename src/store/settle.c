@@ -134,7 +134,7 @@ write_state(OutboxEndpoint *ep)
 					 " reason = $2, state_since = $3 WHERE endpoint_id"
 					 " = (SELECT endpoint_id"
 					 " FROM outbox.endpoint_settings WHERE endpoint_id"
-					 " = $1 FOR UPDATE SKIP LOCKED) AND version = $4",
+					 " = $1 AND version = $4 AND state = 'active' FOR UPDATE SKIP LOCKED)",
 					 arg_int4(ep->id), arg_text(ep->status.reason),
 					 arg_time(ep->status.state_since),
 					 arg_int8(ep->config.version)) == 0)
@@ -371,7 +371,8 @@ written(Part *part, TimestampTz at)
 		outbox_parking_settled(ep);
 		if (ep == part->split)
 			outbox_parking_rejoin(ep, &part->rest);
-		outbox_parked_keep_room(ep);
+		else
+			outbox_parked_keep_room(ep);
 		outbox_settle_leave(part->all, ep);
 	}
 	if (part->split)

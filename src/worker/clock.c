@@ -62,6 +62,6 @@ outbox_clock_follow(TimestampTz now)
 				 " WHERE status = 'retrying' AND next_attempt_at > $1"
 				 " AND " OUTBOX_SHARE_OF_ENDPOINT " = ANY ($3)",
 				 arg_time(last), arg_datum(INTERVALOID, IntervalPGetDatum(&back)),
-				 arg_datum(INT4ARRAYOID, outbox_shares_array()));
+				 arg_datum(INT4ARRAYOID, outbox_shares_array(true)));
 	outbox_txn_commit();
 }

@@ -344,7 +344,8 @@ run_small(TimestampTz now)
 	changes_gone = gone;
 	if (changes)
 		forgotten_at = now;
-	changes_at = DT_NOEND;
+	if (now >= changes_at)
+		changes_at = DT_NOEND;
 	foreach (cell, copy)
 		outbox_leftovers_dropped(lfirst_int(cell));
 	list_free(copy);

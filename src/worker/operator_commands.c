@@ -429,7 +429,7 @@ read_commands(Command *commands)
 				   " FROM outbox.all_events a"
 				   " WHERE a.seq = c.seq AND k.seq IS NULL LIMIT 1) e ON true"
 				   " ORDER BY c.endpoint_id, c.command_id",
-		arg_datum(INT4ARRAYOID, outbox_shares_array()), arg_int4(place.endpoint_id),
+		arg_datum(INT4ARRAYOID, outbox_shares_array(false)), arg_int4(place.endpoint_id),
 		arg_int8(place.passed), arg_int4(place.upto));
 	for (int i = 0; i < n; i++)
 	{

@@ -162,6 +162,7 @@ static void
 read_log(void *arg)
 {
 	Reading *r = arg;
+	bool	 waits;
 
 	outbox_txn_begin_read();
 
@@ -169,12 +170,12 @@ read_log(void *arg)
 	 * 'emitted' was read before the snapshot is taken.  A transaction that commits
 	 * after the snapshot raises the counter later, so it remains news.
 	 */
-	r->more = (r->head && outbox_loop_reload_is_due() && !pass_over_changed()) ||
-		outbox_reader_step(r->head, r->news, r->now, &needed_lsn);
+	waits = r->head && outbox_loop_reload_is_due() && !pass_over_changed();
+	r->more = waits || outbox_reader_step(r->head, r->news, r->now, &needed_lsn);
 	OUTBOX_CRASH_POINT("read.page");
 	outbox_txn_commit();
 	OUTBOX_CRASH_POINT("read.committed");
-	if (r->news)
+	if (r->news && !waits)
 	{
 		int64 answered = Max(r->emitted - seen_emitted, 1);
 
@@ -429,7 +430,9 @@ time_to_sleep(TimestampTz examined_at, bool more)
 		return 0;
 	until = Min(until, reload_due());
 	if (outbox_enabled && outbox_step_may(OUTBOX_STEP_READ))
-		until = Min(until, now < read_not_before ? read_not_before : wakeup_at);
+		until = Min(until,
+					Max(read_again_at,
+						now < read_not_before ? read_not_before : wakeup_at));
 	if (outbox_loop.roster.recreating)
 		until = Min(until, now + CANCEL_AFTER / 10);
 	for (OutboxEndpoint *ep = outbox_busy_next(NULL); ep; ep = outbox_busy_next(ep))
