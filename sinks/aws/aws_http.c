@@ -39,7 +39,8 @@
 #define BODY_KEPT (64 * 1024)	 /* bytes of buffers that a free request keeps */
 #define HEAD_KEPT (4 * 1024)	 /* the same of what libcurl keeps of an answer */
 #define CONNECTIONS_MAX 200L	 /* that stay open */
-#define LOOKUPS_MAX 512L		 /* a name without an answer holds one */
+#define LOOKUPS_MAX 256			 /* a name without an answer holds one */
+#define LOOKUP_LASTS (30 * 1000) /* ms: the system's resolver gives up, mostly */
 #define CONNECTION_LIFE_MAX 300L /* s; an old DNS answer is used no longer */
 #define NEVER (-1)
 
@@ -56,6 +57,12 @@ static AwsRequest	 *unused;
 /* The limit that the last such peer exceeded, in words, and whose request that was */
 static const char *exceeded;
 static int32_t	   exceeded_for;
+
+/* Lookups of requests that wait for them, and when requests ended before theirs. */
+static int		 nlookups;
+static long long left_at[LOOKUPS_MAX];
+static int		 first_left;
+static int		 nleft;
 
 static sigset_t former_signals;
 static bool		signals_are_blocked;
@@ -99,6 +106,28 @@ want_socket(CURL *easy, curl_socket_t fd, int what, void *arg, void *known)
 	return 0;
 }
 
+/* ------------------------------------------------------------- lookups */
+
+static bool
+may_look_up(void)
+{
+	for (; nleft > 0 && sink_now_ms() - left_at[first_left] >= LOOKUP_LASTS; nleft--)
+		first_left = (first_left + 1) % LOOKUPS_MAX;
+	return nlookups + nleft < LOOKUPS_MAX;
+}
+
+/* 'left': the thread goes on without its request. */
+static void
+end_lookup(AwsRequest *r, bool left)
+{
+	if (!r->looks_up)
+		return;
+	r->looks_up = false;
+	nlookups--;
+	if (left)
+		left_at[(first_left + nleft++) % LOOKUPS_MAX] = sink_now_ms();
+}
+
 /* ---------------------------------------------------------- callbacks */
 
 static bool
@@ -127,6 +156,7 @@ open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *address)
 	int						fd;
 
 	services.serves(((AwsRequest *) arg)->rest.endpoint);
+	end_lookup(arg, false);
 	memset(&copy, 0, sizeof(copy));
 	if (address->addrlen > sizeof(copy))
 		return CURL_SOCKET_BAD;
@@ -162,12 +192,22 @@ before_request(void *arg, char *ip, char *local_ip, int port, int local_port)
 
 /*
  * A thread may be made for the lookup that follows.  aws_http_step() unblocks.  The signal
- * of the watchdog goes to no other thread in any case.
+ * of the watchdog goes to no other thread in any case.  Of plain requests there are few.
  */
 static int
 before_lookup(void *resolver, void *reserved, void *arg)
 {
-	sigset_t all;
+	AwsRequest *r = arg;
+	sigset_t	all;
+
+	if (!r->plain && !r->looks_up)
+	{
+		r->lacks = !may_look_up();
+		if (r->lacks)
+			return 1;
+		r->looks_up = true;
+		nlookups++;
+	}
 
 	if (!signals_are_blocked)
 	{
@@ -205,7 +245,7 @@ take_body(char *data, size_t size, size_t n, void *arg)
 {
 	AwsRequest *r = arg;
 
-	if (r->answer.len + size * n > AWS_ANSWER_MAX)
+	if (r->answer.len + size * n > OUTBOX_ANSWER_MAX)
 		r->too_long = true;
 	else
 		aws_add(&r->answer, data, size * n);
@@ -220,7 +260,9 @@ after_work(void *arg, curl_off_t all_down, curl_off_t down, curl_off_t all_up,
 	AwsRequest *r = arg;
 
 	(void) all_down, (void) down, (void) all_up, (void) up;
-	services.rest_worked(&r->rest, r->connected);
+	/* Keys are for all: no endpoint's debt delays them. */
+	if (!r->plain)
+		services.rest_worked(&r->rest, r->connected);
 	return 0;
 }
 
@@ -298,15 +340,18 @@ aws_http_release(AwsRequest *r)
 		if (r->answer.data)
 			explicit_bzero(r->answer.data, r->answer.size);
 	}
-	/* It is set up differently, and has tokens and keys; or it keeps a large head. */
-	if (r->plain || r->header_bytes > HEAD_KEPT)
+	/*
+	 * It is set up differently, and has tokens and keys; or it keeps a large head; or has
+	 * sent again, which libcurl does five times in the life of a handle.
+	 */
+	if (r->plain || r->header_bytes > HEAD_KEPT || r->sent > 1)
 	{
 		curl_easy_cleanup(r->easy);
 		r->easy = NULL;
 	}
 	empty(&r->body);
 	empty(&r->answer);
-	for (struct curl_slist *line = r->plain ? r->headers : NULL; line; line = line->next)
+	for (struct curl_slist *line = r->headers; line; line = line->next)
 		explicit_bzero(line->data, strlen(line->data));
 	curl_slist_free_all(r->headers);
 	r->headers = NULL;
@@ -332,7 +377,7 @@ add_header(AwsRequest *r, const char *name, const char *value)
 	{
 		snprintf(line, size, "%s: %s", name, value);
 		longer = curl_slist_append(r->headers, line);
-		free(line);
+		outbox_wipe(&line);
 	}
 	if (longer)
 		r->headers = longer;
@@ -344,6 +389,7 @@ prepare(AwsRequest *r, bool encrypted)
 {
 	r->encrypted = encrypted;
 	r->plain = r->metadata = r->connected = r->too_long = r->coded = false;
+	r->looks_up = r->lacks = false;
 	r->refused = r->exceeded = NULL;
 	r->header_bytes = 0;
 	r->sent = 0;
@@ -530,6 +576,8 @@ explain(const AwsRequest *r, CURLcode code, AwsEnd *end)
 		end->lost = OUTBOX_HELD_UP_LOST;
 		snprintf(end->words, sizeof(end->words), OUTBOX_HELD_UP);
 	}
+	else if (r->lacks)
+		end->lacks = OUTBOX_LACKS_LOOKUPS;
 	else if (r->refused && r->metadata)
 		snprintf(end->words, sizeof(end->words), "%s is %s", r->address, r->refused);
 	else if (r->refused)
@@ -592,6 +640,7 @@ aws_http_next(AwsEnd *end)
 		}
 		else
 			explain(r, code, end);
+		end_lookup(r, code == CURLE_OPERATION_TIMEDOUT);
 		services.rest_leave(&r->rest);
 		curl_multi_remove_handle(multi, easy);
 		unblock_signals();
@@ -619,7 +668,7 @@ aws_http_init(const OutboxServices *given)
 	multi = curl_multi_init();
 #if LIBCURL_VERSION_NUM >= 0x081400
 	if (multi != NULL)
-		curl_multi_setopt(multi, CURLMOPT_RESOLVE_THREADS_MAX, LOOKUPS_MAX);
+		curl_multi_setopt(multi, CURLMOPT_RESOLVE_THREADS_MAX, (long) LOOKUPS_MAX);
 #endif
 	return multi != NULL &&
 		curl_multi_setopt(multi, CURLMOPT_SOCKETFUNCTION, want_socket) == CURLM_OK &&

@@ -8,8 +8,6 @@
 #include "aws_text.h"
 #include "transport/transport.h"
 
-#define AWS_ANSWER_MAX (1024 * 1024) /* bytes of an answer's body */
-
 /* One request.  It is used again for others. */
 typedef struct AwsRequest AwsRequest;
 struct AwsRequest
@@ -24,6 +22,8 @@ struct AwsRequest
 	bool			   encrypted;
 	bool			   plain;	 /* it is not signed */
 	bool			   metadata; /* it is for a metadata service, and goes to no other */
+	bool			   looks_up; /* it waits for the addresses of a name */
+	bool			   lacks;	 /* too many others do */
 	bool			   connected;
 	int64_t			   ends_at[2]; /* ms: its timeout, before it is connected and after */
 	int				   sent;	   /* so often, by libcurl */
@@ -43,7 +43,8 @@ typedef struct AwsEnd
 	int			  status; /* 0: there is no answer */
 	int			  sent;	  /* so often: libcurl sends it again if a connection ends */
 	OutboxFailure failure;
-	const char	 *lost; /* why it does not count though it was sent, static text */
+	const char	 *lacks; /* what it could not begin for, static text */
+	const char	 *lost;	 /* why it does not count though it was sent, static text */
 	char		  words[200];
 } AwsEnd;
 

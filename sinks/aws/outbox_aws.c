@@ -210,7 +210,7 @@ end_together(Batch *b, const AwsEnd *end, const AwsAnswer *a, AwsMeaning meaning
 				 end->status, a->words[0] ? ": " : "", a->words);
 	if (blames_events)
 		aws_link_up(link);
-	else
+	else if (end->lacks == NULL)
 		aws_link_down(link, words);
 	if (link->of_role && !link->closed &&
 		(strstr(a->code, "Token") || strstr(a->code, "UnrecognizedClient")))
@@ -232,6 +232,7 @@ end_together(Batch *b, const AwsEnd *end, const AwsAnswer *a, AwsMeaning meaning
 		}
 		o = new_outcome(OUTBOX_RESULT_UNAVAILABLE, end->status);
 		o->lost_words = end->lost;
+		o->lacks = end->lacks;
 		if (timed_out || (blames_events && b->n == 1))
 		{
 			o->result = meaning == AWS_BAD_EVENT ? OUTBOX_RESULT_ABORT :
@@ -256,6 +257,7 @@ end_request(AwsRequest *r, const AwsEnd *end)
 	int				 i = 0;
 	dlist_iter		 iter;
 
+	services.serves(link->endpoint);
 	dlist_foreach(iter, &b->transfers) dlist_container(OutboxTransfer, node, iter.cur)
 		->requests += end->sent;
 	answer.code[0] = answer.words[0] = '\0';

@@ -161,6 +161,10 @@ configure(rd_kafka_conf_t *conf, const KafkaAccount *account, bool one_by_one,
 	for (size_t i = 0; i < lengthof(fixed); i++)
 		if (!set(conf, fixed[i][0], fixed[i][1], reason, size))
 			return false;
+	/* A broker would say what is measured for it, and how often that is sent. */
+	if (rd_kafka_version() >= 0x020500ff &&
+		!set(conf, "enable.metrics.push", "false", reason, size))
+		return false;
 	if (!set(conf, "bootstrap.servers", url->brokers, reason, size) ||
 		!kafka_security_configure(conf, security, url->encrypted, reason, size) ||
 		!set_number(conf, "message.timeout.ms", KAFKA_TIMEOUT(account), reason, size) ||

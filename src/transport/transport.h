@@ -97,6 +97,9 @@ typedef enum OutboxFailure
 /* The most bytes of a good answer's body that an outcome includes: that to a batch. */
 #define OUTBOX_ANSWER_MAX (256 * 1024)
 
+/* The lack of a place for the lookup of a name, as 'lacks' of an outcome. */
+#define OUTBOX_LACKS_LOOKUPS "too many host names are being looked up"
+
 /* The result of a delivery. */
 typedef enum OutboxResult
 {

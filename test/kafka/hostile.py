@@ -18,8 +18,9 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
 from hostile_server import Closed, Server, closed, endless, main, reset, said, silent, slowly  # noqa: E402
 
-PRODUCE, FETCH, METADATA, VERSIONS, INIT_PRODUCER = 0, 1, 3, 18, 22
-SUPPORTED = [(PRODUCE, 0, 7), (FETCH, 0, 4), (METADATA, 0, 4), (VERSIONS, 0, 0), (INIT_PRODUCER, 0, 1)]
+PRODUCE, FETCH, METADATA, VERSIONS, INIT_PRODUCER, SUBSCRIPTIONS, FIGURES = 0, 1, 3, 18, 22, 71, 72
+SUPPORTED = [(PRODUCE, 0, 7), (FETCH, 0, 4), (METADATA, 0, 4), (VERSIONS, 0, 0), (INIT_PRODUCER, 0, 1), (SUBSCRIPTIONS, 0, 0),
+             (FIGURES, 0, 0)]
 MANY = 0x7fffffff
 
 
@@ -285,6 +286,9 @@ instead("has versions that end before they begin", VERSIONS,
 instead("has all versions", VERSIONS,
         lambda b, r: i16(0) + i32(60) + b"".join(i16(a) + i16(0) + i16(32767) for a in range(60)))
 
+# From 2.5 on librdkafka would ask which figures of itself are wanted
+instead("asks for figures of its clients", SUBSCRIPTIONS, lambda b, r: i32(0) + i16(-1))
+
 # Metadata
 instead("names no brokers", METADATA, lambda b, r: b.whole_metadata([], []))
 instead("names 2^31 - 1 brokers", METADATA, lambda b, r: i32(0) + i32(MANY))
@@ -356,7 +360,7 @@ instead("has topics of 20,000 partitions each", METADATA, large_topics)
 framed("has the partition -1, and is another cluster each time", each_time_another((-1, 0)), None)
 framed("has the partition -1, and says that everything is too large", one_by_one_with_partition(-1), None)
 framed("says that everything is too large, and floods single records", flood_of_single_records, None)
-ALONE = {"names 10,000 brokers that are not there", "has 90,000 partitions", "throttles after the first records",
+ALONE = {"asks for figures of its clients", "names 10,000 brokers that are not there", "has 90,000 partitions", "throttles after the first records",
          "answers nothing without rest", "ends all connections, and names 10,000 brokers of no cluster",
          "ends all connections, and each one that begins", "keeps back the last byte, on each of 10 connections",
          "has topics of 20,000 partitions each",

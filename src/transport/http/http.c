@@ -149,7 +149,7 @@ fail_lookup(OutboxTransfer *t, OutboxLookupState why)
 	switch (why)
 	{
 		case OUTBOX_LOOKUP_NO_PLACE:
-			end_not_sent(t, "too many host names are being looked up");
+			end_not_sent(t, OUTBOX_LACKS_LOOKUPS);
 			return;
 		case OUTBOX_LOOKUP_LACKS:
 			end_not_sent(t, "memory, a thread or a file lacks to look up a host name");
@@ -194,9 +194,10 @@ launch(OutboxTransfer *t)
 		fail_lookup(t, state);
 		return;
 	}
-	t->lookup_took = (int) (now - t->begun_at);
+	if (t->sent == 0)
+		t->lookup_took = (int) (now - t->begun_at);
 	if (!outbox_http_set_timeouts(t, Max(t->connect_timeout - t->lookup_took, 1),
-								  Max(t->timeout - t->lookup_took, 1)))
+								  Max(t->timeout - (int) (now - t->begun_at), 1)))
 	{
 		end_not_sent(t, OUTBOX_LACKS_MEMORY);
 		return;

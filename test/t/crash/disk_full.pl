@@ -121,8 +121,9 @@ sub run_the_section
 			is($node->psql($dbname, $_, on_error_stop => 1), 0, 'then: ' . (split /\n/, $_)[0]) foreach @later;
 		}
 		my ($rc, undef, $error) = $node->psql($dbname, $command, on_error_stop => 1);
+		my $ended = $rc == 2 && $may{end} && wait_until { $may{end}->() } 'its end';    # a moment after its sessions
 		($rc, undef, $error) = $node->psql($dbname, $command, on_error_stop => 1)
-		  if $rc && ($error =~ /could not extend/ || ($error =~ /because of crash of another server process/ && $node->poll_query_until($dbname, 'SELECT true')) || ($may{end} && $may{end}->()));
+		  if $rc && ($ended || $error =~ /could not extend/ || ($error =~ /because of crash of another server process/ && $node->poll_query_until($dbname, 'SELECT true')) || ($may{end} && $may{end}->()));
 		if ($rc && $may{wait} && $command =~ $may{wait} && $error =~ /could not write to file/)
 		{
 			push @later, $command;

@@ -75,6 +75,13 @@ wait_status($node, $id, 'delivered', 'with another URL it goes on');
 
 ask("SELECT outbox.drop_endpoint('flood', discard => true)");
 
+# One that would have figures of its clients
+my $curious = start_hostile('kafka', 'asks for figures of its clients');
+ask("SELECT outbox.create_endpoint('curious', 'kafka://127.0.0.1:" . (values %{ $curious->{port} })[0] . "/t', '{curious}')");
+wait_status($node, emit($node, 'curious', '{}'), 'delivered', 'a broker that asks for figures gets events');
+is(scalar(() = lines_of($curious->{journal}, qr/./)), 0, 'and is not even asked which');
+ask("SELECT outbox.drop_endpoint('curious', discard => true)");
+
 # How much the memory has grown, at most, until the condition holds for the endpoint
 sub memory_until
 {
