@@ -160,11 +160,13 @@ COMMENT ON COLUMN outbox.outgoing.payload IS 'as the argument of emit (NULL: the
 COMMENT ON COLUMN outbox.outgoing.body IS 'as the argument of emit_bytes (NULL: there is a payload)';
 COMMENT ON COLUMN outbox.outgoing.content_type IS 'as the argument of emit_bytes (NULL: there is a payload)';
 
--- A dump brings the name to another cluster.  The oid stays the role's when it is renamed.
+-- A dump brings the name to another cluster.  The oid stays the role's when it is renamed, and says nothing
+-- in another cluster.
 CREATE TABLE outbox.emit_topics (
     role            text COLLATE "C" PRIMARY KEY,
     role_oid        oid NOT NULL,
-    topics          text[] NOT NULL
+    topics          text[] NOT NULL,
+    cluster         int8 NOT NULL
 );
 COMMENT ON TABLE outbox.emit_topics IS
 'Roles that emit some topics only, with the patterns of outbox.grant_emit(): they bind the members of the role, too';

@@ -389,7 +389,7 @@ BEGIN
          'timeout', 'invalid timeout %s', s.timeout::text, 'Use 1 ms to 1 hour.'),
         (s.connect_timeout BETWEEN interval '1 ms' AND interval '1 hour',
          'connect_timeout', 'invalid connect_timeout %s', s.connect_timeout::text, 'Use 1 ms to 1 hour.'),
-        (s.max_age BETWEEN interval '1 ms' AND interval '10 years',
+        (s.max_age BETWEEN interval '1 ms' AND interval '3653 days',
          'max_age', 'invalid max_age %s', s.max_age::text, 'Use 1 ms to 10 years.'),
         (s.backoff_base BETWEEN interval '1 ms' AND interval '1 day',
          'backoff_base', 'invalid backoff_base %s', s.backoff_base::text, 'Use 1 ms to 1 day.'),
@@ -420,7 +420,7 @@ BEGIN
         (s.batch_wait = interval '0' OR s.batch_size > 1,
          'batch_wait', 'batch_wait is %s, and batch_size is 1: one event has no others to wait for',
          s.batch_wait::text, 'Use batch_wait 0, or a batch_size of 2 to 1000.'),
-        (s.disable_after IS NULL OR s.disable_after BETWEEN interval '1 ms' AND interval '10 years',
+        (s.disable_after IS NULL OR s.disable_after BETWEEN interval '1 ms' AND interval '3653 days',
          'disable_after', 'invalid disable_after %s', s.disable_after::text, 'Use 1 ms to 10 years; 0: never.'),
         (s.challenge IS NULL OR s.challenge IN ('options', 'echo'),
          'challenge', 'unknown challenge "%s"', s.challenge, 'Use ''options'' or ''echo''; NULL: none.'),
@@ -860,8 +860,6 @@ AS $$
 DECLARE
     s outbox.endpoint_settings;
     p record;
-    first xid8;              -- of a transaction whose events it may not have read
-    near bool;               -- there are few events since
     undelivered bool;
     too_many bool := false;  -- to judge each by the filter, which may take long
 BEGIN
@@ -879,16 +877,15 @@ BEGIN
         undelivered := p.pending IS NOT NULL
             OR EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = s.endpoint_id AND k.status <> 'cancelled');
         IF NOT undelivered THEN
-            first := CASE WHEN outbox.current_epoch() < 0 THEN '0' ELSE pg_snapshot_xmin(p.read) END;
-            -- Others may have emitted many events since.  Then the index of tenants has its own ones.
-            -- OFFSET keeps xid from being looked up there.  One of the two branches is empty before it is read.
-            near := s.tenant IS NULL OR NOT EXISTS (SELECT FROM outbox.events e WHERE e.xid >= first OFFSET 1000 LIMIT 1);
+            -- What it has not read has higher numbers, or is of a transaction that committed late. OFFSET: by these indexes.
             SELECT m.n > 1000 INTO too_many
             FROM (SELECT e.payload, row_number() OVER () AS n
-                  FROM (SELECT * FROM outbox.events WHERE near AND xid >= first
-                        UNION ALL (SELECT * FROM outbox.events WHERE NOT near AND tenant = s.tenant OFFSET 0)) e
-                  WHERE e.xid >= first
-                  AND NOT pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.read)
+                  FROM (SELECT l.*
+                        FROM (SELECT pg_snapshot_xip(p.read) UNION SELECT pg_snapshot_xip(p.reading)) x (xid)
+                        CROSS JOIN LATERAL (SELECT * FROM outbox.events q WHERE q.xid = x.xid OFFSET 0) l
+                        UNION ALL (SELECT * FROM outbox.events WHERE s.tenant IS NULL AND seq > LEAST(p.seq, p.seq_low) OFFSET 0)
+                        UNION ALL (SELECT * FROM outbox.events WHERE tenant = s.tenant AND seq > LEAST(p.seq, p.seq_low) OFFSET 0)) e
+                  WHERE NOT pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.read)
                   AND NOT (p.reading IS NOT NULL AND e.seq <= p.last_seq
                            AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.reading))
                   AND (e.payload IS NOT NULL OR e.body IS NOT NULL)

@@ -105,13 +105,25 @@ COMMENT ON FUNCTION outbox.grant_to IS
 CREATE FUNCTION outbox.grant_emit(role text, topics text[] DEFAULT NULL) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    c CONSTANT record := pg_control_system();
 BEGIN
     PERFORM outbox.check_role(role);
     PERFORM outbox.check_topics(topics);
     IF topics IS NOT NULL OR has_table_privilege('outbox.emit_topics', 'DELETE') THEN
-        DELETE FROM outbox.emit_topics t WHERE t.role = grant_emit.role;
+        -- A role that was renamed, and another one that has its name now, are both bound by the row. It stays for the other one.
+        WITH former AS (
+            DELETE FROM outbox.emit_topics t USING pg_roles r
+            WHERE r.rolname = grant_emit.role AND (t.role = r.rolname OR (t.role_oid = r.oid AND t.cluster = c.system_identifier))
+            RETURNING t.*)
         INSERT INTO outbox.emit_topics
-        SELECT r.rolname, r.oid, grant_emit.topics FROM pg_roles r WHERE r.rolname = grant_emit.role AND grant_emit.topics IS NOT NULL;
+        SELECT r.rolname, r.oid, f.topics, c.system_identifier
+        FROM former f JOIN pg_roles r ON r.rolname = f.role OR (r.oid = f.role_oid AND f.cluster = c.system_identifier)
+        WHERE r.rolname <> grant_emit.role
+        UNION ALL
+        SELECT r.rolname, r.oid, grant_emit.topics, c.system_identifier FROM pg_roles r
+        WHERE r.rolname = grant_emit.role AND grant_emit.topics IS NOT NULL
+        ON CONFLICT DO NOTHING;
     END IF;
     PERFORM outbox.grant_to(role, 'emit');
 END $$;
@@ -122,10 +134,7 @@ CREATE FUNCTION outbox.revoke_all(role text) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM outbox.check_role(role);
-    IF has_table_privilege('outbox.emit_topics', 'DELETE') THEN
-        DELETE FROM outbox.emit_topics t WHERE t.role = revoke_all.role;
-    END IF;
+    PERFORM outbox.grant_emit(role);
     EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA outbox FROM %I', role);
     EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA outbox FROM %I', role);
     EXECUTE format('REVOKE ALL ON ALL FUNCTIONS IN SCHEMA outbox FROM %I', role);
@@ -146,14 +155,17 @@ JOIN pg_roles r ON r.oid = a.grantee
 CROSS JOIN unnest('{emit,watch,operate,portal,work,dump}'::text[]) u (purpose)
 WHERE n.nspname = 'outbox' AND a.grantee <> n.nspowner
 AND NOT EXISTS (
+    -- what it was granted itself: what it has by another role may be taken from it there
     SELECT 1 FROM outbox.privileges_of(u.purpose) p
-    WHERE NOT CASE p.kind
-        WHEN 'SCHEMA' THEN has_schema_privilege(r.oid, p.object, p.privilege)
-        WHEN 'FUNCTION' THEN has_function_privilege(r.oid, p.object, p.privilege)
-        WHEN 'SEQUENCE' THEN has_sequence_privilege(r.oid, p.object, p.privilege)
-        ELSE CASE WHEN p.columns = '' THEN has_table_privilege(r.oid, p.object, p.privilege)
-                  ELSE has_any_column_privilege(r.oid, p.object, p.privilege) END
-    END)
+    WHERE NOT EXISTS (
+        SELECT FROM aclexplode(CASE p.kind
+            WHEN 'SCHEMA' THEN n.nspacl
+            WHEN 'FUNCTION' THEN (SELECT f.proacl FROM pg_proc f WHERE f.oid = p.object::regprocedure)
+            ELSE (SELECT c.relacl FROM pg_class c WHERE p.columns = '' AND c.oid = p.object::regclass) END) g
+        WHERE g.grantee = r.oid AND g.privilege_type = p.privilege)
+    AND CASE WHEN p.columns = '' THEN true ELSE NOT EXISTS (
+        SELECT FROM pg_attribute c CROSS JOIN LATERAL aclexplode(c.attacl) g
+        WHERE c.attrelid = p.object::regclass AND g.grantee = r.oid AND g.privilege_type = p.privilege) END)
 $$;
 COMMENT ON FUNCTION outbox.purposes_granted IS
 'Which role has all that a purpose needs: emit, watch, operate, portal, work or dump';

@@ -166,6 +166,10 @@ AS $$
 DECLARE
     id CONSTANT int4 := outbox.find_endpoint(endpoint);
 BEGIN
+    IF replay IS NULL THEN
+        RAISE EXCEPTION 'replay must not be null'
+            USING ERRCODE = 'null_value_not_allowed', COLUMN = 'replay', HINT = 'Use the number of a replay that is listed.';
+    END IF;
     UPDATE outbox.replays r SET finished_at = clock_timestamp(), cancelled = true
     WHERE r.replay_id = replay AND r.endpoint_id = id AND r.finished_at IS NULL;
     IF FOUND THEN

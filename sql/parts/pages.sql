@@ -137,10 +137,10 @@ BEGIN
     -- subscriptions of an endpoint, and outbox.log_deliveries knows which of them holds.
     SELECT s.tenant INTO owner FROM outbox.endpoint_settings s WHERE s.endpoint_id = endpoints[1];
     IF to_time IS NOT NULL THEN
-        start := LEAST(start, ARRAY[(outbox.page_bound(owner, to_time)).next, 2147483647, 0]);
+        start := LEAST(start, ARRAY[(outbox.page_bound(owner, to_time + interval '1 s')).next, 2147483647, 0]);
     END IF;
     IF from_time IS NOT NULL THEN
-        low := (outbox.page_bound(owner, from_time - interval '1 us')).last;
+        low := (outbox.page_bound(owner, from_time - interval '1 s')).last;
     END IF;
     IF status IN ('retrying', 'dead', 'cancelled') THEN
         SELECT array_agg(c.seq ORDER BY c.seq DESC, c.id), array_agg(c.id ORDER BY c.seq DESC, c.id)

@@ -249,7 +249,7 @@ BEGIN
             given := jsonb_populate_record(given, jsonb_build_object(
                 setting, CASE setting WHEN 'credentials' THEN to_jsonb(outbox.credential_names(NULLIF(value, 'null'))) ELSE value END));
         EXCEPTION
-            WHEN data_exception OR syntax_error THEN
+            WHEN data_exception OR syntax_error OR statement_too_complex THEN
                 RAISE EXCEPTION 'invalid %', setting
                     USING ERRCODE = 'invalid_parameter_value', COLUMN = setting, DETAIL = SQLERRM,
                           HINT = (SELECT format('Write it like {"%s": %s}.', setting,
@@ -282,7 +282,8 @@ COMMENT ON FUNCTION outbox.portal_hint IS 'The hint of an error about this field
 -- Operators and their roles stay unnamed.
 CREATE FUNCTION outbox.portal_reason(reason text) RETURNS text
 LANGUAGE sql IMMUTABLE
-RETURN regexp_replace(reason, '^paused by (?!its tenant$).*', 'paused by the operator');
+RETURN CASE WHEN reason ~ 'outbox[.]|the file |sealed' THEN 'held by the operator'
+            ELSE regexp_replace(reason, '^paused by (?!its tenant$).*', 'paused by the operator') END;
 COMMENT ON FUNCTION outbox.portal_reason IS 'Why an endpoint is in its state, as a customer gets it';
 
 -- A private key signs for the operator: a customer gets the public one.
@@ -724,9 +725,11 @@ DECLARE
     waits jsonb;
 BEGIN
     PERFORM outbox.require_endpoint(endpoint, endpoint IS NOT NULL, own);
-    IF event IS NOT NULL THEN
-        SELECT * INTO d FROM outbox.deliveries_page(endpoint, own, event => event);
+    IF event IS NULL THEN
+        RAISE EXCEPTION 'event must not be null'
+            USING ERRCODE = 'null_value_not_allowed', COLUMN = 'event', HINT = 'Use the id of an event that is listed.';
     END IF;
+    SELECT * INTO d FROM outbox.deliveries_page(endpoint, own, event => event);
     IF d.event_id IS NULL THEN
         RAISE EXCEPTION 'endpoint "%" never had event "%"', endpoint, event
             USING ERRCODE = 'undefined_object', COLUMN = 'event',
@@ -832,7 +835,7 @@ BEGIN
     END IF;
     RETURN jsonb_build_object('event_id', outbox.send_test(name, topic, payload));
 EXCEPTION
-    WHEN data_exception OR program_limit_exceeded THEN
+    WHEN data_exception OR program_limit_exceeded OR statement_too_complex THEN
         GET STACKED DIAGNOSTICS field = COLUMN_NAME, hint = PG_EXCEPTION_HINT;
         IF hint = outbox.portal_hint(field, hint) THEN
             RAISE;
@@ -875,6 +878,6 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
     PERFORM outbox.check_tenant(tenant, true);
-    RETURN outbox.asyncapi(title, version);
+    RETURN outbox.asyncapi(COALESCE(title, 'Events'), version);
 END $$;
 COMMENT ON FUNCTION outbox.portal_asyncapi IS 'The same as a document of AsyncAPI 3.0, as outbox.asyncapi() makes it';

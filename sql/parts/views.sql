@@ -332,7 +332,7 @@ WHERE (e.test_of IS NOT NULL
        OR cardinality(v.topics) = 0
        OR (outbox.topic_in(e.topic, v.topics)
            -- a delivery with a row has passed the filter, which may be expensive
-           AND (k.status IS NOT NULL OR outbox.filter_matches(e.payload, v.filter) IS NOT FALSE)))
+           AND (k.status IS NOT NULL OR (e.payload IS NULL AND e.body IS NULL) OR outbox.filter_matches(e.payload, v.filter) IS NOT FALSE)))
 -- PostgreSQL takes a CASE for likely, and an OR with IS NULL for so rare that it would
 -- sort the whole log rather than read its end
 AND CASE WHEN e.test_of IS NULL THEN true ELSE e.test_of = p.endpoint_id END

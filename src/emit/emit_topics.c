@@ -10,6 +10,7 @@
 #include "access/genam.h"
 #include "access/htup_details.h"
 #include "access/table.h"
+#include "access/xlog.h"
 #include "catalog/pg_type.h"
 #include "utils/acl.h"
 #include "utils/array.h"
@@ -28,7 +29,8 @@ enum
 {
 	Anum_emit_topics_role = 1,
 	Anum_emit_topics_role_oid,
-	Anum_emit_topics_topics
+	Anum_emit_topics_topics,
+	Anum_emit_topics_cluster
 };
 
 bool outbox_emit_topics_none;
@@ -45,20 +47,27 @@ relation_changed(Datum arg, Oid relid)
 	invalidations++;
 }
 
-/* True if the row is about a role whose rights this role has.  A role may have been renamed. */
+/*
+ * True if the row is about a role whose rights this role has.  A role may have been renamed,
+ * and another one may have its name now.
+ */
 static bool
 binds(HeapTuple row, TupleDesc desc, Oid role)
 {
-	bool isnull;
-	Oid	 bound = get_role_oid(TextDatumGetCString(
-								  heap_getattr(row, Anum_emit_topics_role, desc, &isnull)),
-							  true);
+	bool  isnull;
+	Oid	  named = get_role_oid(TextDatumGetCString(heap_getattr(row, Anum_emit_topics_role,
+																desc, &isnull)),
+							   true);
+	Oid	  former = DatumGetObjectId(
+		  heap_getattr(row, Anum_emit_topics_role_oid, desc, &isnull));
+	int64 cluster = DatumGetInt64(
+		heap_getattr(row, Anum_emit_topics_cluster, desc, &isnull));
 
-	if (!OidIsValid(bound))
-		bound = DatumGetObjectId(
-			heap_getattr(row, Anum_emit_topics_role_oid, desc, &isnull));
-	return SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(bound)) &&
-		has_privs_of_role(role, bound);
+	if (OidIsValid(named) && has_privs_of_role(role, named))
+		return true;
+	return (!OidIsValid(named) || cluster == (int64) GetSystemIdentifier()) &&
+		SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(former)) &&
+		has_privs_of_role(role, former);
 }
 
 bool

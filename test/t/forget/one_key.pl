@@ -98,6 +98,14 @@ ok($sent{ $of{"acme $other"}[4] }, 'that of the other person was');
 is(emit_of('acme', $marker, 'a.c', "dedup_key => 'once $marker'") eq $gone[5], '', 'its deduplication keys may be used again');
 is(emit_of('globex', $marker, 'a.c', "dedup_key => 'once $marker'"), $of{"globex $marker"}[5], 'those of another tenant count');
 
+# A filter has no payload to judge then.
+endpoint($node, $receiver, 'filtered', '/ok/filtered', "topics => '{f}', filter => '\$.of starts with \"$other\"'");
+my $judged = emit_of('globex', 'later', 'f');
+wait_status($node, $judged, 'delivered', 'an endpoint with a filter has got an event');
+ask("SELECT outbox.forget('globex', 'later')");
+ok(wait_sql($node, 'SELECT bool_and(complete_at IS NOT NULL) FROM outbox.forget_progress'), 'which is forgotten');
+is(ask("SELECT status FROM outbox.deliveries WHERE event_id = '$judged'"), 'forgotten', 'and shown there');
+
 # The rule which events are meant stands once: its conditions are those of the statement, where indexes serve them
 foreach my $relation (qw(all_events deliveries))
 {

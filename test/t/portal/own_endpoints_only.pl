@@ -336,6 +336,9 @@ foreach my $case (
 	[ '22023', 'from_time', "portal_replay('errors', 'errors', '-infinity', now())" ],
 	[ '22023', 'to_time', "portal_figures('errors', to_time => 'infinity')" ],
 	[ '42704', 'replay', "portal_cancel_replay('errors', 'errors', 1)" ],
+	[ '22004', 'replay', "portal_cancel_replay('errors', 'errors', NULL)" ],
+	[ '22004', 'event', "portal_delivery('errors', 'errors', NULL)" ],
+	[ '22023', 'headers', "portal_alter_endpoint('errors', 'errors', jsonb_build_object('headers', jsonb_build_object('x', repeat('x', 9000))))" ],
 	[ '55000', '', "portal_secret('errors', 'errors')" ],
 	[ '55000', '', "portal_rotate_secret('errors', 'errors')" ])
 {
@@ -345,6 +348,13 @@ foreach my $case (
 	is($err =~ /^COLUMN NAME:  (\w+)$/m ? $1 : '', $field, "$state: the field");
 	like($err, qr/^HINT:  (?!.*(?:outbox\.|superuser|=>))\w/m, "$state: a hint for the customer");
 }
+is(json("outbox.portal_asyncapi('errors')")->{info}{title}, 'Events', 'a document without a title does not name the database');
+is(ask("SELECT outbox.portal_reason('sealed, and outbox.secret_key_file is not set')"), 'held by the operator', 'why the operator holds an endpoint is its own affair');
+
+# What is shown can be given back: years have other lengths in numbers.
+ask("SELECT outbox.alter_endpoint('errors', max_age => '10 years')");
+ask("SELECT outbox.alter_endpoint(name, max_age => make_interval(secs => date_part('epoch', max_age))) FROM outbox.endpoints WHERE name = 'errors'");
+is(ask("SELECT date_part('epoch', max_age) FROM outbox.endpoints WHERE name = 'errors'"), 315576000, 'ten years in seconds');
 ask("UPDATE outbox.endpoint_secrets SET secret = '$opened' WHERE endpoint_id = (SELECT endpoint_id FROM outbox.endpoint_settings WHERE name = 'errors')");
 ask("ALTER ROLE portal RESET ALL; SELECT outbox.drop_event_type('listed')");
 ask("SELECT outbox.resume_endpoint('$name{acme}'); SELECT outbox.drop_endpoint('taken')");

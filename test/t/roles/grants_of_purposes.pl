@@ -53,7 +53,12 @@ foreach my $way (sort keys %ways)
 fails_as('clerk', q{INSERT INTO public.thing VALUES ('a')}, 42501, 'nor by a trigger');
 ask(q{ALTER ROLE clerk RENAME TO "Clerk"});
 fails_as('junior', q{SELECT outbox.emit('secret', '1')}, 42501, 'nor by another name');
-ask(q{ALTER ROLE "Clerk" RENAME TO clerk});
+ask(q{CREATE ROLE clerk LOGIN});
+fails_as('junior', q{SELECT outbox.emit('secret', '1')}, 42501, 'nor when another role has its name');
+ask(q{SELECT outbox.grant_emit('clerk')});
+ok(emits_as('clerk', q{SELECT outbox.emit('secret', '1')}), 'which may emit all when that is said');
+fails_as('junior', q{SELECT outbox.emit('secret', '1')}, 42501, 'and frees no other role by that');
+ask(q{SELECT outbox.revoke_all('clerk'); DROP ROLE clerk; ALTER ROLE "Clerk" RENAME TO clerk});
 my $late = $node->background_psql('postgres', on_error_stop => 0, extra_params => [ '-U', 'junior' ]);
 $late->query_safe(q{BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT outbox.emit('paid', '1')});
 ask(q{SELECT outbox.grant_emit('clerk', topics => '{order.*}')});
@@ -76,6 +81,8 @@ ask('CREATE ROLE watcher; CREATE ROLE half');
 ask(q{SELECT outbox.grant_to('watcher', 'watch'); SELECT outbox.grant_to('half', 'watch'); REVOKE SELECT ON outbox.workers FROM half});
 is( ask(q{SELECT string_agg(purpose, ' ') FROM outbox.purposes_granted() WHERE role IN ('watcher', 'half')}),
 	'watch', 'a role that lacks one privilege of a purpose does not have it');
+ask(q{CREATE ROLE member; GRANT watcher TO member; SELECT outbox.grant_emit('member')});
+is(ask(q{SELECT string_agg(purpose, ' ') FROM outbox.purposes_granted() WHERE role = 'member'}), 'emit', 'nor does one that has it by another role');
 foreach my $purpose (qw(emit watch operate portal work dump))
 {
 	ask("CREATE ROLE for_$purpose; SELECT outbox.grant_to('for_$purpose', '$purpose')");
