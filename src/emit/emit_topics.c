@@ -54,12 +54,12 @@ relation_changed(Datum arg, Oid relid)
 static bool
 binds(HeapTuple row, TupleDesc desc, Oid role)
 {
-	bool  isnull;
-	Oid	  named = get_role_oid(TextDatumGetCString(heap_getattr(row, Anum_emit_topics_role,
-																desc, &isnull)),
-							   true);
-	Oid	  former = DatumGetObjectId(
-		  heap_getattr(row, Anum_emit_topics_role_oid, desc, &isnull));
+	bool isnull;
+	Oid	 named = get_role_oid(TextDatumGetCString(
+								  heap_getattr(row, Anum_emit_topics_role, desc, &isnull)),
+							  true);
+	Oid	 former = DatumGetObjectId(
+		 heap_getattr(row, Anum_emit_topics_role_oid, desc, &isnull));
 	int64 cluster = DatumGetInt64(
 		heap_getattr(row, Anum_emit_topics_cluster, desc, &isnull));
 

@@ -80,7 +80,7 @@ typedef struct OutboxDelivery
 	int					   last_status;
 	uint32				   version; /* of the subscription when it was last sent */
 	const char			  *reason;	/* why it is dead, a static string */
-	char				  *error;  /* of the last failure, in the endpoint's context
+	char				  *error;	/* of the last failure, in the endpoint's context
 									* (NULL: none) */
 } OutboxDelivery;
 

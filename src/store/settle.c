@@ -130,14 +130,14 @@ outbox_settle_leave(OutboxToSettle *all, OutboxEndpoint *ep)
 static bool
 write_state(OutboxEndpoint *ep)
 {
-	if (outbox_query("UPDATE outbox.endpoint_settings SET state = 'disabled',"
-					 " reason = $2, state_since = $3 WHERE endpoint_id"
-					 " = (SELECT endpoint_id"
-					 " FROM outbox.endpoint_settings WHERE endpoint_id"
-					 " = $1 AND version = $4 AND state = 'active' FOR UPDATE SKIP LOCKED)",
-					 arg_int4(ep->id), arg_text(ep->status.reason),
-					 arg_time(ep->status.state_since),
-					 arg_int8(ep->config.version)) == 0)
+	if (outbox_query(
+			"UPDATE outbox.endpoint_settings SET state = 'disabled',"
+			" reason = $2, state_since = $3 WHERE endpoint_id"
+			" = (SELECT endpoint_id"
+			" FROM outbox.endpoint_settings WHERE endpoint_id"
+			" = $1 AND version = $4 AND state = 'active' FOR UPDATE SKIP LOCKED)",
+			arg_int4(ep->id), arg_text(ep->status.reason),
+			arg_time(ep->status.state_since), arg_int8(ep->config.version)) == 0)
 		return false;
 
 	/* When it is resumed, its time of failing begins anew. */

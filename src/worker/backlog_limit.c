@@ -146,7 +146,8 @@ choose(int64 left, double allowed)
 		OutboxEndpoint *ep = outbox_loop.roster.endpoints[i];
 
 		ep->place.keeps = false;
-		if (!outbox_endpoint_rests(ep) && may_be_moved(ep) && outbox_is_counted(ep) && lacks_some(ep, cut) &&
+		if (!outbox_endpoint_rests(ep) && may_be_moved(ep) && outbox_is_counted(ep) &&
+			lacks_some(ep, cut) &&
 			ep->feed->backlog + ep->table->rows[OUTBOX_ROW_RETRYING] +
 					ep->table->rows[OUTBOX_ROW_BLOCKED] <=
 				allowed)

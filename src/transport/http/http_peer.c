@@ -36,9 +36,9 @@
  * most a few hundred kB that are read.
  */
 #define PEER_BYTES_MAX (2 * 1024 * 1024)
-#define RECORD_COST 256	   /* bytes that a record of TLS counts beside its own */
-#define MESSAGES_MAX 256   /* of handshakes, tickets included, in a connection's life */
-#define SIGNATURE_COST 32  /* messages that a request for a signature counts */
+#define RECORD_COST 256	  /* bytes that a record of TLS counts beside its own */
+#define MESSAGES_MAX 256  /* of handshakes, tickets included, in a connection's life */
+#define SIGNATURE_COST 32 /* messages that a request for a signature counts */
 #define TICKET_MAX (16 * 1024)
 #define EVENTS_UNWATCHED 8 /* of a socket, in one request */
 #define WRITES_UNWATCHED 4 /* events that a socket takes bytes, and no other */

@@ -94,6 +94,7 @@ foreach my $table (sort(@others), sort keys %needed)
 
 # Settings change, and the list of forget() cannot be read: nothing is read, and what was sent is stored.
 endpoint($node, $receiver, 'slow', '/slow/one?ms=4000', "topics => '{slow.*}'");
+ask("ALTER SYSTEM SET outbox.wakeup_interval = '10ms'; SELECT pg_reload_conf()");
 my $slow = emit($node, 'slow.one', '{}');
 ok(wait_sql($node, "SELECT processing = 1 FROM outbox.stats WHERE endpoint = 'slow'"), 'a request is in flight');
 $holder->query_safe('BEGIN; LOCK TABLE outbox.forgotten IN ACCESS EXCLUSIVE MODE');
@@ -101,6 +102,7 @@ ask("SELECT outbox.alter_endpoint('ill', label => 'changed')");
 ok(wait_sql($node, "SELECT reason ~ 'on hold: .*reload .locked.*; process $pid has locked outbox.forgotten' FROM outbox.status"),
 	'the status says that settings cannot be read');
 ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.attempts WHERE event_id = '$slow'"), 'what was sent is stored');
+sleeps_meanwhile(worker_pid($node), 20, 'the worker sleeps meanwhile', sub { sleep 3 });
 $holder->query_safe('ROLLBACK');
 
 # A lock that is only waited for holds up the same
