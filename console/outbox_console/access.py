@@ -67,15 +67,14 @@ def add_user(path, name, may, password):
     """Puts a user into the file, or another password in place of its old one.  A new file is for the group of its directory."""
     if not name or set(name) & set(":#\n\r") or may not in ("read", "operate"):
         raise ValueError("a name without : and #, and read or operate")
-    lines = []
-    if os.path.exists(path):
-        with open(path, encoding="utf-8") as file:
-            lines = [line for line in file if line.split(":")[0] != name]
-    new = path + ".new"
-    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640), "w", encoding="utf-8") as file:
-        file.writelines([*lines, "%s:%s:%s\n" % (name, may, hashed(password))])
+    lines, new, was = [], path + ".new", None
     if os.path.exists(path):
         was = os.stat(path)
+        with open(path, encoding="utf-8") as file:
+            lines = [line for line in file if line.split(":")[0] != name]
+    with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o640), "w", encoding="utf-8") as file:
+        file.writelines([*lines, "%s:%s:%s\n" % (name, may, hashed(password))])
+    if was:
         os.chown(new, was.st_uid, was.st_gid)
         os.chmod(new, was.st_mode & 0o777)
     elif os.geteuid() == 0:

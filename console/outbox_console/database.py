@@ -106,20 +106,17 @@ class Session:
 
     async def act(self, actor, calls, alone=False):
         """Carries out calls in the name of an actor, in one transaction or alone.  Returns the value of each and the warnings, or throws psycopg.Error."""
-        warnings = []
-
-        def note(diag):
-            if diag.severity_nonlocalized == "WARNING":
-                warnings.append("Warning: %s. %s" % (diag.message_primary, diag.message_hint or ""))
+        said = []
         await self.read("SELECT 1")
         limit, run = self.database.action_timeout, self.connection.execute
-        self.connection.add_notice_handler(note)
+        self.connection.add_notice_handler(said.append)
         try:
             async with asyncio.timeout(limit + 3), contextlib.nullcontext() if alone else self.connection.transaction():
                 await run("SET default_transaction_read_only = off" if alone else "SET TRANSACTION READ WRITE")
                 await run("SELECT set_config('statement_timeout', %s, %s), set_config('outbox.actor', %s, %s)",
                           ("%d ms" % (limit * 1000), not alone, actor, not alone))
-                return [next(iter((await (await run(sql, args)).fetchone()).values())) for sql, args in calls], warnings
+                return ([next(iter((await (await run(sql, args)).fetchone()).values())) for sql, args in calls],
+                        ["Warning: %s. %s" % (d.message_primary, d.message_hint or "") for d in said if d.severity_nonlocalized == "WARNING"])
         except TimeoutError as e:
             await self.connection.close()
             raise Away("The database has not answered for %d s. Whether it was done is not known: look before you ask again."
@@ -129,7 +126,7 @@ class Session:
                 raise Away("The connection was lost. Whether it was done is not known: look before you ask again.") from e
             raise
         finally:
-            self.connection.remove_notice_handler(note)
+            self.connection.remove_notice_handler(said.append)
             if alone:   # no other session gets its settings
                 await self.connection.close()
 

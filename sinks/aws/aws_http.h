@@ -43,7 +43,7 @@ typedef struct AwsEnd
 	int			  status; /* 0: there is no answer */
 	int			  sent;	  /* so often: libcurl sends it again if a connection ends */
 	OutboxFailure failure;
-	const char	 *lacks; /* what it could not begin for, static text */
+	const char	 *lacks; /* the missing resource, static text */
 	const char	 *lost;	 /* why it does not count though it was sent, static text */
 	char		  words[200];
 } AwsEnd;

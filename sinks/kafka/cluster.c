@@ -161,7 +161,7 @@ configure(rd_kafka_conf_t *conf, const KafkaAccount *account, bool one_by_one,
 	for (size_t i = 0; i < lengthof(fixed); i++)
 		if (!set(conf, fixed[i][0], fixed[i][1], reason, size))
 			return false;
-	/* A broker would say what is measured for it, and how often that is sent. */
+	/* A broker would choose figures to be sent to it, and how often. */
 	if (rd_kafka_version() >= 0x020500ff &&
 		!set(conf, "enable.metrics.push", "false", reason, size))
 		return false;

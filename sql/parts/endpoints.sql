@@ -877,7 +877,7 @@ BEGIN
         undelivered := p.pending IS NOT NULL
             OR EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = s.endpoint_id AND k.status <> 'cancelled');
         IF NOT undelivered THEN
-            -- What it has not read has higher numbers, or is of a transaction that committed late. OFFSET: by these indexes.
+            -- Unread events have higher numbers, or are of a transaction that committed late. OFFSET: by these indexes.
             SELECT m.n > 1000 INTO too_many
             FROM (SELECT e.payload, row_number() OVER () AS n
                   FROM (SELECT l.*

@@ -155,7 +155,7 @@ JOIN pg_roles r ON r.oid = a.grantee
 CROSS JOIN unnest('{emit,watch,operate,portal,work,dump}'::text[]) u (purpose)
 WHERE n.nspname = 'outbox' AND a.grantee <> n.nspowner
 AND NOT EXISTS (
-    -- what it was granted itself: what it has by another role may be taken from it there
+    -- a right that it has by another role may be taken from it there
     SELECT 1 FROM outbox.privileges_of(u.purpose) p
     WHERE NOT EXISTS (
         SELECT FROM aclexplode(CASE p.kind

@@ -206,7 +206,7 @@ COMMENT ON COLUMN outbox.sources.name IS 'name that `outbox.follow()` was given'
 COMMENT ON COLUMN outbox.sources.state IS '`streaming`, `behind`, `copying`, `disconnected`, `refused`, `disabled`, `slot_lost`, `publication_lost`, `version_differs`, `restored` or `gone`';
 COMMENT ON COLUMN outbox.sources.reason IS 'why it does not stream, or does not answer (NULL: it does)';
 COMMENT ON COLUMN outbox.sources.followed_at IS 'when `outbox.follow()` was called, or it was followed anew';
-COMMENT ON COLUMN outbox.sources.publication IS 'what it was called for (NULL: the state is `gone`)';
+COMMENT ON COLUMN outbox.sources.publication IS 'the publication that brings its events (NULL: the state is `gone`)';
 COMMENT ON COLUMN outbox.sources.keep IS 'how long the source keeps events';
 COMMENT ON COLUMN outbox.sources.slot IS 'its replication slot at the source';
 COMMENT ON COLUMN outbox.sources.asked_at IS 'when the source was asked last, every 30 s (NULL: not yet)';

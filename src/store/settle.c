@@ -123,19 +123,17 @@ outbox_settle_leave(OutboxToSettle *all, OutboxEndpoint *ep)
 /* ------------------------------------------------- the rows of one endpoint */
 
 /*
- * Stores that the endpoint was disabled.  False: another transaction is changing the
- * endpoint's row, and the next settle tries again.  Or it has, so that the answer was for
- * settings that no longer hold, and the next reload forgets it.
+ * Stores that the endpoint was disabled.  False: another transaction is changing its row, or
+ * has, and the answer was for settings that do not hold any more: the reload forgets it.
  */
 static bool
 write_state(OutboxEndpoint *ep)
 {
 	if (outbox_query(
-			"UPDATE outbox.endpoint_settings SET state = 'disabled',"
-			" reason = $2, state_since = $3 WHERE endpoint_id"
-			" = (SELECT endpoint_id"
-			" FROM outbox.endpoint_settings WHERE endpoint_id"
-			" = $1 AND version = $4 AND state = 'active' FOR UPDATE SKIP LOCKED)",
+			"UPDATE outbox.endpoint_settings SET state = 'disabled', reason = $2,"
+			" state_since = $3 WHERE endpoint_id = (SELECT endpoint_id"
+			" FROM outbox.endpoint_settings WHERE endpoint_id = $1"
+			" AND version = $4 AND state = 'active' FOR UPDATE SKIP LOCKED)",
 			arg_int4(ep->id), arg_text(ep->status.reason),
 			arg_time(ep->status.state_since), arg_int8(ep->config.version)) == 0)
 		return false;
@@ -375,12 +373,8 @@ written(Part *part, TimestampTz at)
 			outbox_parked_keep_room(ep);
 		outbox_settle_leave(part->all, ep);
 	}
-	if (part->split)
-	{
-		/* The others come first. */
-		dlist_delete(&part->split->lists->settle_node);
-		dlist_push_tail(&part->all->unsettled, &part->split->lists->settle_node);
-	}
+	if (part->split) /* the others come first */
+		dlist_move_tail(&part->all->unsettled, &part->split->lists->settle_node);
 }
 
 /* True if the shared position is to be written, whatever endpoints begin to follow it. */
