@@ -23,7 +23,7 @@ User = collections.namedtuple("User", "name operates token can_sign_out")
 
 def seal(purpose, value):
     """The value as text that only this process can have made."""
-    body = base64.urlsafe_b64encode(json.dumps(value).encode()).decode()
+    body = base64.urlsafe_b64encode(json.dumps(value, ensure_ascii=False).encode()).decode()
     return body + "." + mac(purpose, body)
 
 

@@ -617,7 +617,10 @@ async def limits(session, form):
 async def follow(session, form):
     """Follows a source, anew where it was followed before."""
     name, service = form.get("name"), form.get("service")
-    before = (await session.read("SELECT publication, keep FROM outbox.sources WHERE name = %s", name)).row or {"publication": "outbox", "keep": "1 day"}
+    found = await session.read("SELECT publication, keep FROM outbox.sources WHERE name = %s", name)
+    if found.problem:
+        raise Refused(found.problem)
+    before = found.row or {"publication": "outbox", "keep": "1 day"}
     publication, keep = form.get("publication", before["publication"] or ""), form.get("keep", texts(before)["keep"])
     return Plan("Follow %s" % (name or "a source"),
                 ["Events that the source still has and this database lacks are taken over, each once: how many is known when it is done. Then new ones come."],

@@ -25,7 +25,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 LOG = logging.getLogger("outbox-console")
 LARGEST_FORM = 256 * 1024
 SLOWEST_FORM = 15   # seconds
-LONGEST_NOTICE = 1000
+LONGEST_NOTICE = 700   # characters: a cookie has 4 kB
 HOST = re.compile(r"\[?([A-Za-z0-9._:-]+?)\]?(?::\d+)?")
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "

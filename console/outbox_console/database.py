@@ -106,17 +106,20 @@ class Session:
 
     async def act(self, actor, calls, alone=False):
         """Carries out calls in the name of an actor, in one transaction or alone.  Returns the value of each and the warnings, or throws psycopg.Error."""
-        said = []
+        warnings = []
+
+        def note(diag):   # which is empty after the call
+            if diag.severity_nonlocalized == "WARNING":
+                warnings.append("Warning: %s. %s" % (diag.message_primary, diag.message_hint or ""))
         await self.read("SELECT 1")
         limit, run = self.database.action_timeout, self.connection.execute
-        self.connection.add_notice_handler(said.append)
+        self.connection.add_notice_handler(note)
         try:
             async with asyncio.timeout(limit + 3), contextlib.nullcontext() if alone else self.connection.transaction():
                 await run("SET default_transaction_read_only = off" if alone else "SET TRANSACTION READ WRITE")
                 await run("SELECT set_config('statement_timeout', %s, %s), set_config('outbox.actor', %s, %s)",
                           ("%d ms" % (limit * 1000), not alone, actor, not alone))
-                return ([next(iter((await (await run(sql, args)).fetchone()).values())) for sql, args in calls],
-                        ["Warning: %s. %s" % (d.message_primary, d.message_hint or "") for d in said if d.severity_nonlocalized == "WARNING"])
+                return [next(iter((await (await run(sql, args)).fetchone()).values())) for sql, args in calls], warnings
         except TimeoutError as e:
             await self.connection.close()
             raise Away("The database has not answered for %d s. Whether it was done is not known: look before you ask again."
@@ -126,7 +129,7 @@ class Session:
                 raise Away("The connection was lost. Whether it was done is not known: look before you ask again.") from e
             raise
         finally:
-            self.connection.remove_notice_handler(said.append)
+            self.connection.remove_notice_handler(note)
             if alone:   # no other session gets its settings
                 await self.connection.close()
 

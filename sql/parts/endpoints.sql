@@ -860,6 +860,8 @@ AS $$
 DECLARE
     s outbox.endpoint_settings;
     p record;
+    low int8;
+    late xid8[];
     undelivered bool;
     too_many bool := false;  -- to judge each by the filter, which may take long
 BEGIN
@@ -877,14 +879,19 @@ BEGIN
         undelivered := p.pending IS NOT NULL
             OR EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = s.endpoint_id AND k.status <> 'cancelled');
         IF NOT undelivered THEN
-            -- Unread events have higher numbers, or are of a transaction that committed late. OFFSET: by these indexes.
+            -- Unread events have higher numbers, or are of a transaction that was open then, and may be large. OFFSET: by these
+            -- indexes.
+            low := LEAST(p.seq, p.seq_low);
+            late := ARRAY(SELECT pg_snapshot_xip(p.read) UNION SELECT pg_snapshot_xip(p.reading));
+            SELECT count(*) > 1000 INTO too_many
+            FROM (SELECT FROM outbox.events q WHERE q.xid = ANY (late) AND q.seq <= low LIMIT 1001) l;
+        END IF;
+        IF NOT (undelivered OR too_many) THEN
             SELECT m.n > 1000 INTO too_many
             FROM (SELECT e.payload, row_number() OVER () AS n
-                  FROM (SELECT l.*
-                        FROM (SELECT pg_snapshot_xip(p.read) UNION SELECT pg_snapshot_xip(p.reading)) x (xid)
-                        CROSS JOIN LATERAL (SELECT * FROM outbox.events q WHERE q.xid = x.xid OFFSET 0) l
-                        UNION ALL (SELECT * FROM outbox.events WHERE s.tenant IS NULL AND seq > LEAST(p.seq, p.seq_low) OFFSET 0)
-                        UNION ALL (SELECT * FROM outbox.events WHERE tenant = s.tenant AND seq > LEAST(p.seq, p.seq_low) OFFSET 0)) e
+                  FROM ((SELECT * FROM outbox.events WHERE xid = ANY (late) AND seq <= low OFFSET 0)
+                        UNION ALL (SELECT * FROM outbox.events WHERE s.tenant IS NULL AND seq > low OFFSET 0)
+                        UNION ALL (SELECT * FROM outbox.events WHERE tenant = s.tenant AND seq > low OFFSET 0)) e
                   WHERE NOT pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.read)
                   AND NOT (p.reading IS NOT NULL AND e.seq <= p.last_seq
                            AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.reading))
@@ -893,10 +900,10 @@ BEGIN
             WHERE m.n > 1000 OR outbox.filter_matches(m.payload, s.filter) IS NOT FALSE LIMIT 1;
             undelivered := FOUND;
         END IF;
-        IF undelivered THEN
+        IF undelivered OR too_many THEN
             RAISE EXCEPTION 'endpoint "%" still has undelivered events', name
                 USING ERRCODE = 'object_in_use',
-                      HINT = CASE WHEN too_many THEN 'More than 1000 events follow its position, and its filter refused those that were tried. '
+                      HINT = CASE WHEN too_many THEN 'More than 1000 events follow its position, or are of transactions that were open there. '
                                                      'Wait until its position has moved on, '
                                   ELSE 'Wait until none is pending, retrying, blocked or dead, ' END
                              || 'or give them up with "discard".';

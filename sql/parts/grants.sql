@@ -101,30 +101,42 @@ COMMENT ON FUNCTION outbox.grant_to IS
 'Grants a role the privileges of a purpose: emit; watch, views without payloads, URLs, headers and answers; operate, all '
 'views, endpoints and their secrets; portal, functions for customers; work, for outbox.worker_role; dump (42704: no such role)';
 
--- A role that may grant, but not write this table, leaves the rows of the role there.
-CREATE FUNCTION outbox.grant_emit(role text, topics text[] DEFAULT NULL) RETURNS void
+-- A row binds the role of its name. It also binds the role of its oid, which was renamed, in this cluster or where no role
+-- has the name (src/emit/emit_topics.c). So it stays for the other one. A role that may grant, but not write this table,
+-- leaves the rows of the role there.
+CREATE FUNCTION outbox.bind_emit(role text, topics text[]) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     c CONSTANT record := pg_control_system();
 BEGIN
+    IF topics IS NULL AND NOT has_table_privilege('outbox.emit_topics', 'DELETE') THEN
+        RETURN;
+    END IF;
+    WITH bound AS (
+        SELECT t.role AS of_row, r.rolname, r.oid, t.topics
+        FROM outbox.emit_topics t JOIN pg_roles r ON r.rolname = t.role OR (r.oid = t.role_oid AND (
+            t.cluster = c.system_identifier OR NOT EXISTS (SELECT FROM pg_roles o WHERE o.rolname = t.role)))),
+    former AS (
+        DELETE FROM outbox.emit_topics t
+        WHERE t.role IN (SELECT b.of_row FROM bound b WHERE b.rolname = bind_emit.role) RETURNING t.role)
+    INSERT INTO outbox.emit_topics
+    SELECT b.rolname, b.oid, b.topics, c.system_identifier
+    FROM former f JOIN bound b ON b.of_row = f.role WHERE b.rolname <> bind_emit.role
+    UNION ALL
+    SELECT r.rolname, r.oid, bind_emit.topics, c.system_identifier FROM pg_roles r
+    WHERE r.rolname = bind_emit.role AND bind_emit.topics IS NOT NULL
+    ON CONFLICT DO NOTHING;
+END $$;
+COMMENT ON FUNCTION outbox.bind_emit IS 'Stores the topics that a role may emit (NULL: all)';
+
+CREATE FUNCTION outbox.grant_emit(role text, topics text[] DEFAULT NULL) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
     PERFORM outbox.check_role(role);
     PERFORM outbox.check_topics(topics);
-    IF topics IS NOT NULL OR has_table_privilege('outbox.emit_topics', 'DELETE') THEN
-        -- A role that was renamed, and another one that has its name now, are both bound by the row. It stays for the other one.
-        WITH former AS (
-            DELETE FROM outbox.emit_topics t USING pg_roles r
-            WHERE r.rolname = grant_emit.role AND (t.role = r.rolname OR (t.role_oid = r.oid AND t.cluster = c.system_identifier))
-            RETURNING t.*)
-        INSERT INTO outbox.emit_topics
-        SELECT r.rolname, r.oid, f.topics, c.system_identifier
-        FROM former f JOIN pg_roles r ON r.rolname = f.role OR (r.oid = f.role_oid AND f.cluster = c.system_identifier)
-        WHERE r.rolname <> grant_emit.role
-        UNION ALL
-        SELECT r.rolname, r.oid, grant_emit.topics, c.system_identifier FROM pg_roles r
-        WHERE r.rolname = grant_emit.role AND grant_emit.topics IS NOT NULL
-        ON CONFLICT DO NOTHING;
-    END IF;
+    PERFORM outbox.bind_emit(role, topics);
     PERFORM outbox.grant_to(role, 'emit');
 END $$;
 COMMENT ON FUNCTION outbox.grant_emit IS
@@ -134,7 +146,8 @@ CREATE FUNCTION outbox.revoke_all(role text) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 BEGIN
-    PERFORM outbox.grant_emit(role);
+    PERFORM outbox.check_role(role);
+    PERFORM outbox.bind_emit(role, NULL);
     EXECUTE format('REVOKE ALL ON ALL TABLES IN SCHEMA outbox FROM %I', role);
     EXECUTE format('REVOKE ALL ON ALL SEQUENCES IN SCHEMA outbox FROM %I', role);
     EXECUTE format('REVOKE ALL ON ALL FUNCTIONS IN SCHEMA outbox FROM %I', role);

@@ -282,8 +282,9 @@ COMMENT ON FUNCTION outbox.portal_hint IS 'The hint of an error about this field
 -- Operators and their roles stay unnamed.
 CREATE FUNCTION outbox.portal_reason(reason text) RETURNS text
 LANGUAGE sql IMMUTABLE
-RETURN CASE WHEN reason ~ 'outbox[.]|the file |sealed' THEN 'held by the operator'
-            ELSE regexp_replace(reason, '^paused by (?!its tenant$).*', 'paused by the operator') END;
+RETURN CASE WHEN reason ~ '^paused by (?!its tenant$)' THEN 'paused by the operator'
+            WHEN reason ~ '^(a )?sealed|^\w+: the file ' THEN 'held by the operator'
+            ELSE replace(reason, ', and not in outbox.allowed_networks', '') END;
 COMMENT ON FUNCTION outbox.portal_reason IS 'Why an endpoint is in its state, as a customer gets it';
 
 -- A private key signs for the operator: a customer gets the public one.

@@ -124,7 +124,7 @@ outbox_outcome_failed(OutboxEndpoint *ep, OutboxDelivery *d, const OutboxOutcome
 bool
 outbox_outcome_is_present(const OutboxEndpoint *ep, const OutboxDelivery *d)
 {
-	return d->version == (uint32) ep->config.version;
+	return d->url_version == ep->config.url_version;
 }
 
 void

@@ -117,7 +117,7 @@ outbox_delivery_begin(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 	d->state = OUTBOX_DELIVERY_IN_FLIGHT;
 	d->started_at = now;
 	d->probe = (ep->pace.breaker == OUTBOX_BREAKER_OPEN);
-	d->version = (uint32) ep->config.version;
+	d->url_version = ep->config.url_version;
 	dlist_push_tail(&ep->queue->in_flight, &d->node);
 }
 

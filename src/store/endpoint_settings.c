@@ -481,6 +481,7 @@ assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 											  "outbox endpoint settings",
 											  ALLOCSET_SMALL_SIZES);
 	MemoryContext old = MemoryContextSwitchTo(cxt);
+	const char	 *former = ep->config.target.url;
 	OutboxKey	 *keys;
 
 	ep->config.name = pstrdup(s->name);
@@ -496,6 +497,8 @@ assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 	ep->status.held_for = NULL;
 	ep->config.keys_version = s->keys_version;
 	ep->config.target.url = open_value(ep, OUTBOX_FIELD_URL, s->url);
+	if (former && strcmp(former, ep->config.target.url) != 0)
+		ep->config.url_version++;
 	find_sink(ep);
 	ep->config.target.endpoint = ep->id;
 	ep->config.target.connect_timeout = (int) Min(s->connect_timeout / 1000,

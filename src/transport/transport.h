@@ -23,7 +23,7 @@ struct OutboxTransport;
 struct sockaddr;
 
 /* Raised with each change of this file.  A library of another version is not used. */
-#define OUTBOX_TRANSPORT_ABI 10
+#define OUTBOX_TRANSPORT_ABI 11
 
 /* An entry of an endpoint's config or credentials.  Text is UTF-8. */
 typedef struct OutboxOption

@@ -20,9 +20,14 @@ sub shown
 {
 	my ($action, %about) = @_;
 	my $page = $http->get($console->url . "/do/$action?" . $http->www_form_urlencode(\%about))->{content};
+	utf8::decode($page);
 	my %field = $page =~ /<input[^>]* name="(\w+)" value="([^"]*)"/g;
 
-	while ($page =~ m{<select name="(\w+)">(.*?)</select>}gs) { $field{$1} = (split /<option selected>|<\/option>/, $2 =~ s/^.*(?=<option selected>)//sr)[1] }
+	while ($page =~ m{<select name="(\w+)">(.*?)</select>}gs)
+	{
+		my ($name, $options) = ($1, $2);
+		($field{$name}) = $options =~ /<option selected>([^<]*)/;
+	}
 	s/&#34;|&quot;/"/g, s/&#39;/'/g, s/&lt;/</g, s/&gt;/>/g, s/&amp;/&/g foreach values %field;
 	return (%field, %about);
 }

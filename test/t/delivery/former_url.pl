@@ -4,6 +4,7 @@ use warnings;
 
 use OutboxTest;
 use OutboxTest::Receiver;
+use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $node = outbox_node('main');

@@ -310,7 +310,7 @@ my $schema = "'outbox'::regnamespace";
 # A function or a view that is no interface is not in the reference.
 my @internal = qw(
   adopted_status ask_source attempt_cause audit_endpoint change_endpoint check_event check_listed check_options
-  check_portal check_portal_numbers check_portal_setting check_role check_settings check_tenant check_topic
+  bind_emit check_portal check_portal_numbers check_portal_setting check_role check_settings check_tenant check_topic
   check_topics claim_log close_log command content_files copy_source create_source_slot credential_names current_epoch
   current_piece default_settings delivery_attempts drop_source_slot drop_subscription endpoint_changed endpoint_figures
   endpoint_positions endpoint_public_key endpoint_stats events_taken farthest_behind figures_of
