@@ -507,9 +507,9 @@ AS $$
 DECLARE
     s outbox.endpoint_settings;
 BEGIN
+    PERFORM outbox.make_room();
     SELECT * INTO s FROM outbox.endpoint_settings e WHERE e.name = lock_endpoint.name FOR UPDATE;
     PERFORM outbox.require_endpoint(name, FOUND);
-    PERFORM outbox.make_room();
     PERFORM outbox.endpoint_changed(s.endpoint_id);
     RETURN s;
 END $$;

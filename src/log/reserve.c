@@ -17,6 +17,7 @@
 #include <sys/statvfs.h>
 
 #include "access/table.h"
+#include "access/visibilitymap.h"
 #include "catalog/namespace.h"
 #include "catalog/storage.h"
 #include "common/relpath.h"
@@ -26,6 +27,7 @@
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
+#include "base/query.h"
 #include "base/table_rows.h"
 #include "base/version.h"
 #include "log/reserve.h"
@@ -97,6 +99,35 @@ outbox_reserve_give_up_alone(void *given)
 	outbox_txn_commit();
 }
 
+/*
+ * From 19 on a statement that only reads sets bits in the visibility map of a table.  The
+ * first one makes the file, so on a full disk it would fail.
+ */
+static void
+make_maps(void)
+{
+	uint64 n = outbox_query(
+		"SELECT c.oid::pg_catalog.int8 FROM pg_catalog.pg_class c WHERE c.relkind = 'r'"
+		" AND c.relnamespace = '" OUTBOX_SCHEMA "'::pg_catalog.regnamespace");
+
+	for (uint64 i = 0; i < n; i++)
+	{
+		Buffer	 map = InvalidBuffer;
+		Relation rel;
+		int64	 oid;
+
+		outbox_read_row(i, into_int8(&oid));
+		rel = ConditionalLockRelationOid((Oid) oid, AccessShareLock) ?
+			try_table_open((Oid) oid, NoLock) :
+			NULL;
+		if (rel == NULL)
+			continue;
+		visibilitymap_pin(rel, 0, &map);
+		ReleaseBuffer(map);
+		table_close(rel, NoLock);
+	}
+}
+
 void
 outbox_reserve_fill(void *unused)
 {
@@ -119,6 +150,8 @@ outbox_reserve_fill(void *unused)
 	}
 	if (reserve)
 		table_close(reserve, NoLock);
+	if (PG_VERSION_NUM >= 190000)
+		make_maps();
 	outbox_txn_commit();
 }
 

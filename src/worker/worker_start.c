@@ -21,7 +21,9 @@
 #include "format/cloudevents.h"
 #include "log/event_number.h"
 #include "log/origin.h"
+#include "log/reserve.h"
 #include "log/retention.h"
+#include "log/step.h"
 #include "log/transaction.h"
 #include "server/worker_slot.h"
 #include "store/positions.h"
@@ -195,6 +197,8 @@ check_may_deliver(void)
 void
 outbox_worker_start(OutboxEnded delivery_ended)
 {
+	OutboxStepError failure;
+
 	check_may_deliver();
 	raise_fd_limit();
 	outbox_slots_init();
@@ -224,4 +228,5 @@ outbox_worker_start(OutboxEnded delivery_ended)
 	outbox_settle_init(outbox_loop.head.read->number);
 	OUTBOX_CRASH_POINT("start.read");
 	outbox_txn_commit();
+	(void) outbox_step_try(outbox_reserve_fill, NULL, &failure);
 }

@@ -58,6 +58,11 @@ $node->safe_psql('shop', "SELECT " . $aws->create_endpoint('queue', 'sqs', 'q.fi
 my $producer = start_producer($node, $log, dbname => 'shop', rate => 200, keys => 8);
 goes_on('at first');
 
+# From 19 on statements that only read write visibility maps.
+ok(wait_sql($node, "SELECT count(*) = 0 FROM pg_class WHERE relnamespace = 'outbox'::regnamespace AND relkind = 'r' AND pg_relation_size(oid, 'vm') = 0", 't', 'shop'),
+	'each table has its map')
+  if $node->pg_version >= 19;
+
 # The tables: emitters get an error, the worker tries again until there is room
 my $from = -s $node->logfile;
 OutboxTest::Disks::fill('tables');
