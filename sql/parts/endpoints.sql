@@ -879,19 +879,23 @@ BEGIN
         undelivered := p.pending IS NOT NULL
             OR EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = s.endpoint_id AND k.status <> 'cancelled');
         IF NOT undelivered THEN
-            -- Unread events have higher numbers, or are of a transaction that was open then, and may be large. OFFSET: by these
-            -- indexes.
+            -- Unread events have higher numbers, or are of a transaction that was open then, and may be large. Rows are compared
+            -- so that one index alone serves.
             low := LEAST(p.seq, p.seq_low);
             late := ARRAY(SELECT pg_snapshot_xip(p.read) UNION SELECT pg_snapshot_xip(p.reading));
             SELECT count(*) > 1000 INTO too_many
-            FROM (SELECT FROM outbox.events q WHERE q.xid = ANY (late) AND q.seq <= low LIMIT 1001) l;
+            FROM (SELECT FROM unnest(late) x (xid) CROSS JOIN LATERAL (
+                      SELECT FROM outbox.events q WHERE (q.xid, q.seq) > (x.xid, 0) AND (q.xid, q.seq) <= (x.xid, low) OFFSET 0) l
+                  LIMIT 1001) n;
         END IF;
         IF NOT (undelivered OR too_many) THEN
             SELECT m.n > 1000 INTO too_many
             FROM (SELECT e.payload, row_number() OVER () AS n
-                  FROM ((SELECT * FROM outbox.events WHERE xid = ANY (late) AND seq <= low OFFSET 0)
+                  FROM (SELECT l.* FROM unnest(late) x (xid) CROSS JOIN LATERAL (
+                            SELECT * FROM outbox.events q WHERE (q.xid, q.seq) > (x.xid, 0) AND (q.xid, q.seq) <= (x.xid, low) OFFSET 0) l
                         UNION ALL (SELECT * FROM outbox.events WHERE s.tenant IS NULL AND seq > low OFFSET 0)
-                        UNION ALL (SELECT * FROM outbox.events WHERE tenant = s.tenant AND seq > low OFFSET 0)) e
+                        UNION ALL (SELECT * FROM outbox.events q WHERE q.tenant IS NOT NULL AND (q.tenant, q.seq) > (s.tenant, low)
+                                   AND q.tenant <= s.tenant OFFSET 0)) e
                   WHERE NOT pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.read)
                   AND NOT (p.reading IS NOT NULL AND e.seq <= p.last_seq
                            AND pg_visible_in_snapshot(outbox.log_xid(e.epoch, e.xid), p.reading))

@@ -50,8 +50,9 @@ CREATE TYPE outbox.attempt AS (
     lookup_ms float8, connect_ms float8, tls_ms float8, first_byte_ms float8, response_headers text, cursor text);
 COMMENT ON TYPE outbox.attempt IS 'A row of outbox.attempts_page(): a row of outbox.attempts, and its cursor';
 
--- Numbers follow times.  So a time is found by halving, among the events of one tenant, or all.
-CREATE FUNCTION outbox.page_bound(tenant text, at timestamptz, OUT last int8, OUT next int8)
+-- Numbers follow times, within moments: an event gets its number first, then its time.  So a time is found by halving,
+-- among the events of one tenant, or all.
+CREATE FUNCTION outbox.page_bound(tenant text, at timestamptz, margin interval, OUT last int8, OUT next int8)
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan
 SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off
@@ -80,7 +81,7 @@ BEGIN
               (SELECT v.seq, v.created_at FROM outbox.events v
                WHERE tenant IS NOT NULL AND (v.tenant, v.seq) > (page_bound.tenant, middle) AND v.tenant <= page_bound.tenant
                ORDER BY v.tenant, v.seq LIMIT 1)) n;
-        IF e.created_at <= at THEN
+        IF e.created_at + margin <= at THEN
             last := LEAST(e.seq, high);
         ELSE
             high := middle;
@@ -89,7 +90,7 @@ BEGIN
     END LOOP;
 END $$;
 COMMENT ON FUNCTION outbox.page_bound IS
-'About the numbers of the last event of the log, of a tenant or (NULL) of all, that was emitted up to this time, and of '
+'About the numbers of the last event of the log, of a tenant or (NULL) of all, that was emitted up to this time, within the margin, and of '
 'the next one: test events, and events that the log has no more, are between and before them';
 
 -- The rows that a page may have: events and endpoints, the newest event first, or one event.
@@ -137,10 +138,10 @@ BEGIN
     -- subscriptions of an endpoint, and outbox.log_deliveries knows which of them holds.
     SELECT s.tenant INTO owner FROM outbox.endpoint_settings s WHERE s.endpoint_id = endpoints[1];
     IF to_time IS NOT NULL THEN
-        start := LEAST(start, ARRAY[(outbox.page_bound(owner, to_time + interval '1 s')).next, 2147483647, 0]);
+        start := LEAST(start, ARRAY[(outbox.page_bound(owner, to_time, interval '-1 s')).next, 2147483647, 0]);
     END IF;
     IF from_time IS NOT NULL THEN
-        low := (outbox.page_bound(owner, from_time - interval '1 s')).last;
+        low := (outbox.page_bound(owner, from_time, interval '1 s')).last;
     END IF;
     IF status IN ('retrying', 'dead', 'cancelled') THEN
         SELECT array_agg(c.seq ORDER BY c.seq DESC, c.id), array_agg(c.id ORDER BY c.seq DESC, c.id)

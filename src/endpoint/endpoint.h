@@ -78,7 +78,7 @@ typedef struct OutboxDelivery
 	const OutboxTransport *transport; /* of the transfer */
 	OutboxTransfer		  *transfer;
 	int					   last_status;
-	uint32				   url_version; /* of the endpoint when it was last sent */
+	uint16				   url_version; /* of the endpoint when it was last sent */
 	const char			  *reason;		/* why it is dead, a static string */
 	char				  *error;		/* of the last failure, in the endpoint's context
 									* (NULL: none) */
@@ -193,7 +193,7 @@ typedef struct OutboxEndpointConfig
 	OutboxOrdering		   ordering;
 	bool				   block_on_dead;
 	int8				   log_attempts; /* an OutboxLogAttempts (-1: as the setting) */
-	uint32				   url_version;	 /* raised with another URL */
+	uint16				   url_version;	 /* raised with another URL */
 	uint32				   credential_files; /* bit n: the value of credentials[n] is the
 											  * name of a file */
 	int					   max_attempts;	 /* 0: no limit */
