@@ -228,10 +228,10 @@ my %hostile = (
 	'sqs: closes in the middle of a chunk' => '.',
 	'sqs: pads its answer to 2 MiB' => $long,
 	'sqs: codes its chunks' => 'its answer has a transfer coding other than chunked',
-	'sqs: refuses in 200,000 letters' => $none,
-	'sqs: answers 200,000 levels deep' => 'the answer is no %s',
-	'sqs: names 20,000 others' => 'the answer has no keys|the answer is no %s',
-	'sns: answers 100,000 levels deep' => 'the answer is no %s',
+	'sqs: refuses in 100,000 letters' => $none,
+	'sqs: answers 50,000 levels deep' => 'the answer is no %s',
+	'sqs: names 10,000 others' => 'the answer has no keys|the answer is no %s',
+	'sns: answers 80,000 levels deep' => 'the answer is no %s',
 	'sns: has entities that grow' => 'the answer is no %s',
 	'sns: has a name of 100,000 letters' => 'the answer is no %s');
 foreach my $source (qw(container web_identity))
