@@ -555,7 +555,7 @@ why_busy(KafkaCluster *c)
 {
 	if (kafka_threads_say(c, &c->flooded))
 		return "its brokers name more than " CppAsString2(KAFKA_BROKERS_MAX) " brokers";
-	if (c->overfull)
+	if (c->overfull || kafka_threads_say(c, &c->crowded))
 		return "its topics have too many partitions";
 	if (kafka_threads_say(c, &c->talks) || used_too_much(c->account))
 		return "its brokers keep threads of librdkafka busy with nothing";

@@ -57,6 +57,8 @@ typedef struct KafkaCluster
 	bool	  cut;					 /* no connection may begin */
 	int64	  unasked;				 /* answers to nothing ... */
 	bool	  talks;				 /* ... and there were too many */
+	int64	  metadata;				 /* bytes since the last report ... */
+	bool	  crowded;				 /* ... and there were too many */
 	int		  threads;				 /* of brokers */
 	clockid_t clocks[KAFKA_THREADS]; /* of threads that run; their number: */
 	int		  nclocks;

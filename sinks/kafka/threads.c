@@ -17,7 +17,15 @@
 
 #define UNASKED_MAX 10000 /* answers to nothing; a few come after a timeout */
 #define LATELY 3000		  /* ms; librdkafka tries again after 100 ms, or up to 1 s */
-#define PRODUCE 0		  /* the number of this request in Kafka's protocol */
+#define PRODUCE 0		  /* the numbers of these requests in Kafka's protocol */
+#define METADATA 3
+
+/*
+ * Bytes of metadata between two reports.  librdkafka has one thread for both, and a kB of
+ * memory for each partition that 26 bytes name.  It may read metadata for seconds before it
+ * writes a report.
+ */
+#define METADATA_MAX 8000000
 
 /* ms; librdkafka tries again within two seconds */
 #define SAME_FOR 3000
@@ -260,17 +268,24 @@ request_done(rd_kafka_t *rk, int sock, const char *name, int32_t id, int16_t req
 	KafkaCluster *c = arg;
 	int			  slot = kafka_load_slot(id);
 	bool		  too_many;
+	bool		  crowds;
 
 	pthread_mutex_lock(&c->lock);
 	too_many = error == RD_KAFKA_RESP_ERR__NOENT && ++c->unasked == UNASKED_MAX;
 	c->talks = c->talks || too_many;
+	if (request == METADATA && error == RD_KAFKA_RESP_ERR_NO_ERROR)
+		c->metadata += (int64) size;
+	crowds = c->metadata > METADATA_MAX && !c->crowded;
+	c->crowded = c->crowded || crowds;
 	if (request == PRODUCE && c->requests[slot] > 0)
 	{
 		c->requests[slot]--;
 		c->all_requests--;
 	}
 	pthread_mutex_unlock(&c->lock);
-	if (too_many)
+	if (crowds)
+		kafka_threads_cut(c);
+	if (too_many || crowds)
 		tell_worker();
 	return RD_KAFKA_RESP_ERR_NO_ERROR;
 }
@@ -440,6 +455,9 @@ forget_refused(KafkaCluster *c, const char *report, size_t len)
 void
 kafka_threads_report(KafkaCluster *c, const char *report, size_t len)
 {
+	pthread_mutex_lock(&c->lock);
+	c->metadata = 0;
+	pthread_mutex_unlock(&c->lock);
 	take_load(c, report, len);
 	forget_refused(c, report, len);
 }

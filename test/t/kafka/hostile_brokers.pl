@@ -112,7 +112,7 @@ memory_until(100, 'long', "last_error ~ 'Bad message format'", 'answers of 32 MB
 my ($topics) = values %{ start_hostile('kafka', 'has topics of 20,000 partitions each')->{port} };
 ask("SELECT outbox.create_endpoint('topics', 'kafka://127.0.0.1:$topics/{key}', '{topics}')");
 ask(q{SELECT count(outbox.emit('topics', '{}', key => 'k' || n)) FROM generate_series(1, 1000) n});
-memory_until(2000, 'topics', "reason = 'its topics have too many partitions' AND failed_attempts = 0", 'partitions without end');
+memory_until(600, 'topics', "reason = 'its topics have too many partitions' AND failed_attempts = 0", 'partitions without end');
 
 # Two that send answers to nothing without rest.  Each connection would cost a core.
 my ($busy) = values %{ start_hostile('kafka', ('answers nothing without rest') x 2)->{port} };
