@@ -436,6 +436,7 @@ take_load(KafkaCluster *c, const char *report, size_t len)
 	kafka_load_read(&load, report, len);
 	pthread_mutex_lock(&c->lock);
 	c->load = load;
+	c->metadata = 0;
 	pthread_mutex_unlock(&c->lock);
 }
 
@@ -455,9 +456,6 @@ forget_refused(KafkaCluster *c, const char *report, size_t len)
 void
 kafka_threads_report(KafkaCluster *c, const char *report, size_t len)
 {
-	pthread_mutex_lock(&c->lock);
-	c->metadata = 0;
-	pthread_mutex_unlock(&c->lock);
 	take_load(c, report, len);
 	forget_refused(c, report, len);
 }

@@ -63,11 +63,10 @@ extern bool outbox_share_served(int share);
 extern bool outbox_serves_database(void);
 extern bool outbox_serves_endpoint(int32 endpoint_id);
 
-/*
- * The shares that this process serves, and those that it is leaving, if 'with_leaving', as an
- * int4[], and the share of an endpoint in SQL.
- */
+/* The shares that this process serves, as an int4[].  'with_leaving': and is leaving. */
 extern Datum outbox_shares_array(bool with_leaving);
+
+/* The share of an endpoint in SQL. */
 #define OUTBOX_SHARE_OF_ENDPOINT "(1 + (endpoint_id % 255))"
 
 /* True if a share is being left and is not yet given up. */

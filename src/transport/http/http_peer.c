@@ -39,9 +39,9 @@
 #define RECORD_COST 256	  /* bytes that a record of TLS counts beside its own */
 #define MESSAGES_MAX 256  /* of handshakes, tickets included, in a connection's life */
 #define SIGNATURE_COST 32 /* messages that a request for a signature counts */
-#define TICKET_MAX (16 * 1024)
-#define EVENTS_UNWATCHED 8 /* of a socket, in one request */
-#define WRITES_UNWATCHED 4 /* events that a socket takes bytes, and no other */
+#define TICKET_MAX (16 * 1024) /* bytes */
+#define EVENTS_UNWATCHED 8	   /* of a socket, in one request */
+#define WRITES_UNWATCHED 4	   /* events that a socket takes bytes, and no other */
 #define RSA_BITS_MAX 8192
 #define EXPONENT_BITS_MAX 64 /* OpenSSL's own limit for keys above 3,072 bits */
 #define CURVE_BITS_MAX 521
