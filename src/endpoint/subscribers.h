@@ -6,10 +6,10 @@
 /* The subscription of an endpoint that another worker serves. */
 typedef struct OutboxOtherSubscriber
 {
+	struct OutboxSubscription *subscription;
 	char					  *tenant; /* NULL: none */
 	int						   npatterns;
-	char					 **patterns;
-	struct OutboxSubscription *subscription;
+	char					  *patterns[FLEXIBLE_ARRAY_MEMBER];
 } OutboxOtherSubscriber;
 
 /* The subscribers of one topic, for events of one tenant or of none. */

@@ -9,6 +9,7 @@
 
 #include "utils/hsearch.h"
 
+#include "base/pieces.h"
 #include "endpoint/subscribers.h"
 #include "worker/others.h"
 
@@ -19,10 +20,9 @@ typedef struct OtherEndpoint
 	OutboxOtherSubscriber *subscriber;
 } OtherEndpoint;
 
-/* By id, in a context that also has the subscribers.  NULL: none was read yet. */
-static MemoryContext others_cxt;
-static HTAB			*others;
-static uint64		 reads; /* the number of the last reload */
+static OutboxPieces pieces = {.name = "others"}; /* the subscribers, one piece each */
+static HTAB		   *others;						 /* by id (NULL: none was read yet) */
+static uint64		reads;						 /* the number of the last reload */
 
 static OtherEndpoint *
 find_other(int32 id)
@@ -45,7 +45,7 @@ outbox_others_count(void)
 size_t
 outbox_others_memory(void)
 {
-	return others_cxt ? MemoryContextMemAllocated(others_cxt, true) : 0;
+	return MemoryContextMemAllocated(outbox_pieces_context(&pieces), true);
 }
 
 void
@@ -56,8 +56,7 @@ outbox_others_begin(void)
 	reads++;
 	if (others)
 		return;
-	others_cxt = how.hcxt = AllocSetContextCreate(TopMemoryContext, "outbox others",
-												  ALLOCSET_DEFAULT_SIZES);
+	how.hcxt = outbox_pieces_context(&pieces);
 	others = hash_create("outbox others", 64, &how,
 						 HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 }
@@ -66,29 +65,39 @@ static void
 remove_other(OutboxOtherSubscriber *o)
 {
 	outbox_subscribers_remove_other(o);
-	for (int i = 0; i < o->npatterns; i++)
-		pfree(o->patterns[i]);
-	pfree(o->patterns);
-	if (o->tenant)
-		pfree(o->tenant);
 	pfree(o);
+}
+
+/* Copies a text to '*at', and moves that behind it. */
+static char *
+put(char **at, const char *text)
+{
+	char *to = *at;
+
+	*at = stpcpy(to, text) + 1;
+	return to;
 }
 
 /* The new subscription comes before the former one goes, so its tenant stays. */
 void
 outbox_others_note(const OutboxEndpointRow *s)
 {
-	MemoryContext		   old = MemoryContextSwitchTo(others_cxt);
-	OutboxOtherSubscriber *o = palloc(sizeof(OutboxOtherSubscriber));
+	size_t size = offsetof(OutboxOtherSubscriber, patterns) +
+		sizeof(char *) * s->npatterns;
+	size_t				   texts = s->tenant ? strlen(s->tenant) + 1 : 0;
+	OutboxOtherSubscriber *o;
 	OtherEndpoint		  *entry;
+	char				  *at;
 	bool				   found;
 
-	o->tenant = s->tenant ? pstrdup(s->tenant) : NULL;
-	o->npatterns = s->npatterns;
-	o->patterns = palloc(sizeof(char *) * Max(s->npatterns, 1));
 	for (int i = 0; i < s->npatterns; i++)
-		o->patterns[i] = pstrdup(s->patterns[i]);
-	MemoryContextSwitchTo(old);
+		texts += strlen(s->patterns[i]) + 1;
+	o = outbox_piece_alloc(&pieces, size + texts);
+	at = (char *) o + size;
+	o->tenant = s->tenant ? put(&at, s->tenant) : NULL;
+	o->npatterns = s->npatterns;
+	for (int i = 0; i < s->npatterns; i++)
+		o->patterns[i] = put(&at, s->patterns[i]);
 	outbox_subscribers_add_other(o);
 	entry = hash_search(others, &s->id, HASH_ENTER, &found);
 	if (found)

@@ -289,9 +289,10 @@ static void
 publish(TimestampTz now)
 {
 	static TimestampTz at;
+	bool			   due = now - at >= USECS_PER_SEC || now < at;
 
 	/* Once a second: the system's figures of the process do not change faster. */
-	if (now - at >= USECS_PER_SEC || now < at)
+	if (due)
 	{
 		at = now;
 		pg_atomic_write_u64(&outbox_self->resident, outbox_memory_resident(NULL));
@@ -304,6 +305,10 @@ publish(TimestampTz now)
 	}
 	outbox_log_lines_sum_up(now);
 	outbox_publish(now);
+
+	/* A worker that now sleeps would show what was in flight. */
+	if (!due)
+		outbox_loop.due.publish_at = Min(outbox_loop.due.publish_at, at + USECS_PER_SEC);
 	pg_atomic_write_u64(&outbox_self->endpoints, outbox_loop.roster.n);
 	pg_atomic_write_u64(&outbox_self->in_flight, outbox_slots_in_flight());
 	pg_atomic_write_u64(&outbox_self->memory, outbox_memory_used);
