@@ -671,7 +671,7 @@ DECLARE
     query text;
     -- A cast to text could be one of a type's owner, too.
     text_of CONSTANT text := 'SELECT format(''%%s'', ($1).%I)';
-    tenant_column CONSTANT text := CASE WHEN TG_NARGS = 4 OR TG_ARGV[3] <> '' THEN TG_ARGV[3] END;
+    tenant_column CONSTANT text := NULLIF(TG_ARGV[3], '');
 BEGIN
     IF TG_WHEN <> 'AFTER' OR TG_LEVEL <> 'ROW' THEN
         RAISE EXCEPTION 'outbox.emit_change() must be called by an AFTER ... FOR EACH ROW trigger'

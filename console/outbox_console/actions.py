@@ -441,7 +441,7 @@ SETTINGS = {    # name: (label, hint, whether an empty field brings the default 
     "backoff_max": ("Longest wait", "between two attempts", True),
     "ordering": ("Order", "key: events of one key one after the other; strict: all of them; none: faster", True),
     "on_exhausted": ("A dead event", "skip: the next of its key is sent; block: the key waits", True),
-    "disable_after": ("Disable after", "time of nothing but failures; empty: never", True),
+    "disable_after": ("Disable after", "time of nothing but failures; 0: never", True),
 }
 CHOICES = {"ordering": ("key", "strict", "none"), "on_exhausted": ("skip", "block")}
 HEADERS = Field("headers", "Headers", "", 'empty: as they are; or all of them anew, like {"Authorization": "Bearer …"}')
@@ -457,7 +457,7 @@ def texts(row):
 async def settings_of(session, name):
     """The settings of an endpoint as texts, or Refused."""
     answer = await session.read("SELECT %s, version FROM outbox.endpoints WHERE name = %%s" % ", ".join(
-        "array_to_string(topics, ' ') AS topics" if s == "topics" else s if TYPES.get(s) == "interval" else "%s::text AS %s" % (s, s)
+        "array_to_string(topics, ' ') AS topics" if s == "topics" else "COALESCE(%s, '0') AS %s" % (s, s) if TYPES.get(s) == "interval" else "%s::text AS %s" % (s, s)
         for s in SETTINGS), name)
     if not answer.row:
         raise Refused(answer.problem or "There is no endpoint %s." % name)

@@ -715,7 +715,7 @@ BEGIN
         state_since = CASE WHEN asks AND s.challenge IS NOT NULL AND e.state = 'active' THEN clock_timestamp() ELSE e.state_since END,
         secrets_set_at = CASE WHEN secret IS NULL AND credentials IS NULL THEN e.secrets_set_at ELSE clock_timestamp() END
     WHERE e.endpoint_id = s.endpoint_id;
-    IF s.url IS DISTINCT FROM old.url THEN
+    IF (s.url, s.config) IS DISTINCT FROM (old.url, old.config) THEN
         PERFORM outbox.probe(s.endpoint_id);
     END IF;
     IF secret IS NOT NULL THEN

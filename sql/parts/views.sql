@@ -416,7 +416,7 @@ COMMENT ON COLUMN outbox.dead_letters.attempts IS 'attempts that counted, withou
 COMMENT ON COLUMN outbox.dead_letters.last_status_code IS 'HTTP status of the last attempt (NULL: no answer)';
 COMMENT ON COLUMN outbox.dead_letters.last_error IS 'last failure in words';
 COMMENT ON COLUMN outbox.dead_letters.created_at IS 'when the event was emitted';
-COMMENT ON COLUMN outbox.dead_letters.parked_at IS 'when the delivery first failed or was blocked';
+COMMENT ON COLUMN outbox.dead_letters.parked_at IS 'when it died';
 COMMENT ON COLUMN outbox.dead_letters.headers IS 'headers (NULL: none)';
 COMMENT ON COLUMN outbox.dead_letters.payload IS 'payload (NULL: there is a body)';
 COMMENT ON COLUMN outbox.dead_letters.body IS 'bytes (NULL: there is a payload)';

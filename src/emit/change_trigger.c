@@ -205,7 +205,7 @@ describe(TriggerData *trigger)
 		quote_qualified_identifier(get_namespace_name(get_rel_namespace(table)),
 								   get_rel_name(table)));
 	use_column(rel, c->key, &c->key_text);
-	if (nargs == 4 || (nargs == 5 && args[3][0] != '\0'))
+	if (nargs >= 4 && args[3][0] != '\0')
 	{
 		c->tenant = find_column(rel, args[3]);
 		use_column(rel, c->tenant, &c->tenant_text);

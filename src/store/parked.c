@@ -315,7 +315,8 @@ write_rows(const OutboxRows *rows)
 		" next_attempt_at = excluded.next_attempt_at, last_status_code"
 		" = COALESCE(excluded.last_status_code, p.last_status_code),"
 		" last_error = COALESCE(excluded.last_error, p.last_error),"
-		" redelivery = excluded.redelivery, batch = excluded.batch",
+		" redelivery = excluded.redelivery, batch = excluded.batch, parked_at"
+		" = CASE excluded.status WHEN 'dead' THEN excluded.parked_at ELSE p.parked_at END",
 		arg_datum(type, array));
 }
 

@@ -90,7 +90,7 @@ DROP TABLE parts;
 CREATE SCHEMA "Odd schema";
 CREATE TABLE "Odd schema"."Odd.table" ("Id" uuid);
 CREATE TRIGGER emit AFTER INSERT ON "Odd schema"."Odd.table"
-    FOR EACH ROW EXECUTE FUNCTION outbox.emit_change('odd', 'Id', 'Id');
+    FOR EACH ROW EXECUTE FUNCTION outbox.emit_change('odd', 'Id', 'Id', '');
 BEGIN;
 INSERT INTO "Odd schema"."Odd.table" VALUES ('00000000-0000-4000-8000-00000000000a');
 SELECT * FROM emitted();

@@ -40,6 +40,9 @@ is($node->safe_psql('postgres', $hidden), 't', 'an endpoint with characters that
 is($console->act('alter', shown('alter', endpoint => 'odd'), max_in_flight => 3)->{status}, 303, 'another setting is changed');
 is($node->safe_psql('postgres', 'SELECT max_in_flight FROM outbox.endpoints'), 3, 'and has its value');
 is($node->safe_psql('postgres', $hidden), 't', 'the others have theirs');
+is($console->act('alter', shown('alter', endpoint => 'odd'), disable_after => '0')->{status}, 303, 'it is never to be disabled');
+is($node->safe_psql('postgres', 'SELECT disable_after IS NULL FROM outbox.endpoints'), 't', 'so it is not');
+is({ shown('alter', endpoint => 'odd') }->{disable_after}, '0 s', 'which the form shows');
 
 # What holds for all stays what holds for all.
 $node->safe_psql('postgres', 'SELECT outbox.set_tenant_limits(max_kept => 1000)');

@@ -63,6 +63,17 @@ becomes($_, 'delivered', 'delivered') foreach @waiting;
 is(ask("SELECT outbox.retry('b')"), 0, 'nothing is left to retry');
 is(status($dead[1]), 'dead:max_attempts', 'the others stay');
 
+# "since" is when it died, and not when it failed first.
+endpoint($node, $receiver, 'l', '/status/500/l', "topics => '{l.*}', $slowly");
+my $late = emit($node, 'l.one', '{}');
+becomes($late, 'retrying', 'failed once');
+my $failed = ask('SELECT clock_timestamp()');
+ask("SELECT outbox.alter_endpoint('l', max_attempts => 1)");
+is(ask("SELECT outbox.retry('l', '$late')"), 1, 'it is to fail for the last time');
+becomes($late, 'dead:max_attempts', 'dead');
+is(ask("SELECT parked_at > '$failed' FROM outbox.dead_letters WHERE event_id = '$late'"), 't', 'later than it failed first');
+is(ask("SELECT outbox.discard('l', since => '$failed')"), 1, 'and since then');
+
 # It counts anew from the retry on, while it waits and when it is delivered.
 my $attempts = "SELECT status || ' ' || attempts FROM outbox.deliveries WHERE event_id = ";
 endpoint($node, $receiver, 'n', '/ok/n', "topics => '{n.*}', max_attempts => 3, backoff_base => '1 ms', backoff_max => '1 ms'");
