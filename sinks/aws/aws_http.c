@@ -37,6 +37,7 @@
 
 #define HEADERS_MAX (64 * 1024)	 /* bytes */
 #define BODY_KEPT (64 * 1024)	 /* bytes of buffers that a free request keeps */
+#define UNUSED_KEPT 64			 /* free requests */
 #define HEAD_KEPT (4 * 1024)	 /* the same of what libcurl keeps of an answer */
 #define CONNECTIONS_MAX 200L	 /* that stay open */
 #define LOOKUPS_MAX 256			 /* a name without an answer holds one */
@@ -53,6 +54,7 @@ static char			 *ca_file;
 static bool			  only_tls_1_3;
 static unsigned		  generation; /* of these two */
 static AwsRequest	 *unused;
+static int			  nunused;
 
 /* The limit that the last such peer exceeded, in words, and whose request that was */
 static const char *exceeded;
@@ -296,13 +298,25 @@ set_constants(AwsRequest *r)
 		curl_easy_setopt(r->easy, CURLOPT_NOPROXY, "*") == CURLE_OK;
 }
 
+static void
+free_request(AwsRequest *r)
+{
+	curl_easy_cleanup(r->easy);
+	aws_text_free(&r->body);
+	aws_text_free(&r->answer);
+	free(r);
+}
+
 AwsRequest *
 aws_http_acquire(void)
 {
 	AwsRequest *r = unused;
 
 	if (r)
+	{
 		unused = r->next;
+		nunused--;
+	}
 	else if ((r = calloc(1, sizeof(*r))) == NULL)
 		return NULL;
 	if (r->easy && r->generation == generation)
@@ -313,10 +327,7 @@ aws_http_acquire(void)
 	r->generation = generation;
 	if (r->easy && set_constants(r))
 		return r;
-	curl_easy_cleanup(r->easy);
-	aws_text_free(&r->body);
-	aws_text_free(&r->answer);
-	free(r);
+	free_request(r);
 	return NULL;
 }
 
@@ -362,8 +373,14 @@ aws_http_release(AwsRequest *r)
 		(void) curl_easy_setopt(r->easy, CURLOPT_USERNAME, NULL);
 		(void) curl_easy_setopt(r->easy, CURLOPT_PASSWORD, NULL);
 	}
+	if (nunused >= UNUSED_KEPT)
+	{
+		free_request(r);
+		return;
+	}
 	r->next = unused;
 	unused = r;
+	nunused++;
 }
 
 static bool

@@ -137,7 +137,7 @@ DECLARE
 BEGIN
     INSERT INTO outbox.portal_limits_here AS here (tenant, spent, counted_at) VALUES (tenant, calls, clock_timestamp())
     ON CONFLICT ON CONSTRAINT portal_limits_here_pkey DO UPDATE
-    SET spent = GREATEST(here.spent - most / 3600.0
+    SET spent = GREATEST(LEAST(here.spent, most) - most / 3600.0
                          * GREATEST(extract(epoch FROM clock_timestamp() - here.counted_at), 0), 0) + calls,
         counted_at = clock_timestamp()
     RETURNING here.spent INTO spent;
@@ -344,6 +344,10 @@ BEGIN
             RAISE EXCEPTION 'topics and filter of endpoint "%" have changed 100 times', name
                 USING ERRCODE = 'program_limit_exceeded',
                       HINT = 'Create another endpoint. What this one was subscribed to is kept as long as its events.';
+        END IF;
+        -- as it is shown, it is no other URL, so no other server has to prove anything
+        IF settings ->> 'url' = (SELECT e.url FROM outbox.endpoints e WHERE e.name = portal_change.name) THEN
+            settings := settings - 'url';
         END IF;
         PERFORM outbox.change_endpoint(name, settings - 'url' || jsonb_build_object(
                                            'credentials', (p.given).credentials,

@@ -139,7 +139,7 @@ CREATE VIEW outbox.endpoint_figures AS
 SELECT s.endpoint_id, s.name AS endpoint, s.tenant, p.seq AS read_seq,
        CASE WHEN w.known THEN t.state ELSE w.state END AS state,
        CASE WHEN w.known THEN t.state_since ELSE s.state_since END AS state_since,
-       CASE WHEN w.known OR (s.state <> 'active' AND t.reason IS NOT NULL) THEN t.reason
+       CASE WHEN w.known OR (s.state <> 'active' AND t.state = 'held') THEN t.reason
             WHEN w.state = 'unverified' THEN 'its receiver has not been asked whether it wants events' ELSE s.reason END AS reason,
        t.pending,
        COALESCE(t.pending_exact AND (s.state = 'active' OR t.state NOT IN ('active', 'backing_off') AND t.state_since >= s.state_since),
@@ -150,7 +150,7 @@ SELECT s.endpoint_id, s.name AS endpoint, s.tenant, p.seq AS read_seq,
        COALESCE(t.delivered, p.delivered) AS delivered,
        COALESCE(t.failed_attempts, p.failed_attempts) AS failed_attempts,
        t.oldest_pending_age,
-       t.next_attempt_at,
+       CASE WHEN s.state = 'active' THEN t.next_attempt_at END AS next_attempt_at,
        COALESCE(t.rate_per_s, 0) AS rate_per_s,
        t.latency_p50_ms, t.latency_p95_ms, t.latency_p99_ms, t.last_success_at, t.last_error
 FROM outbox.endpoint_settings s
@@ -294,8 +294,9 @@ SELECT e.id AS event_id, e.seq, e.topic, e.type, e.key, e.tenant, p.name AS endp
        CASE WHEN NOT e.forgotten THEN k.reason END AS reason,
        COALESCE(k.attempts, a.attempts, 0) AS attempts,
        k.next_attempt_at,
-       COALESCE(k.last_status_code, a.last_status_code) AS last_status_code,
-       COALESCE(k.last_error, a.last_error) AS last_error,
+       -- where only failures are logged, the last one is not the last attempt of what was delivered
+       CASE WHEN k.status IS NOT NULL OR a.delivered_at IS NOT NULL THEN COALESCE(k.last_status_code, a.last_status_code) END AS last_status_code,
+       CASE WHEN k.status IS NOT NULL OR a.delivered_at IS NOT NULL THEN COALESCE(k.last_error, a.last_error) END AS last_error,
        e.created_at,
        CASE WHEN k.status IS NULL THEN a.delivered_at END AS delivered_at,
        e.test_of IS NOT NULL AS test

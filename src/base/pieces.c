@@ -14,8 +14,8 @@ outbox_pieces_context(OutboxPieces *p)
 {
 	if (p->cxt != NULL)
 		return p->cxt;
-	p->cxt = AllocSetContextCreate(TopMemoryContext, "outbox pieces", 0, 8 * 1024,
-								   256 * 1024);
+	/* Blocks so small that a larger piece has one of its own, which is freed with it. */
+	p->cxt = AllocSetContextCreate(TopMemoryContext, "outbox pieces", 0, 1024, 1024);
 	MemoryContextSetIdentifier(p->cxt, p->name);
 	return p->cxt;
 }

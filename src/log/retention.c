@@ -222,8 +222,8 @@ lock_to_empty(OutboxTable table, LOCKMODE mode)
 
 /*
  * Forgets subscriptions that judge no event any more: a later one of the endpoint begins
- * before all events that are left, and none is kept for it.  In a log that was adopted the
- * numbers of transactions do not say so.
+ * before all events that are left, and none is kept for it.  Of events that came with an
+ * adopted log the numbers of transactions do not say so.
  */
 static void
 forget_subscriptions(void)
@@ -234,7 +234,7 @@ forget_subscriptions(void)
 		" needless AS MATERIALIZED (SELECT w.endpoint_id, max(w.version) AS version"
 		" FROM outbox.subscriptions w, oldest o"
 		" WHERE pg_snapshot_xmax(COALESCE(w.reading, w.read)) <= o.xid"
-		" AND NOT EXISTS (SELECT 1 FROM outbox.origins a WHERE a.adopted_by IS NOT NULL)"
+		" AND outbox.current_epoch() = (SELECT f.epoch FROM outbox.events f ORDER BY f.seq LIMIT 1)"
 		" GROUP BY w.endpoint_id HAVING count(*) > 1"
 		" AND COALESCE((SELECT min(k.seq) FROM outbox.parked k"
 		" WHERE k.endpoint_id = w.endpoint_id) > (SELECT e.seq FROM kept e), true))"

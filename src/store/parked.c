@@ -312,8 +312,9 @@ write_rows(const OutboxRows *rows)
 		" ON CONFLICT (endpoint_id, seq) DO UPDATE SET status = excluded.status,"
 		" reason = excluded.reason, attempts = excluded.attempts,"
 		" first_attempt_at = excluded.first_attempt_at,"
-		" next_attempt_at = excluded.next_attempt_at, last_status_code"
-		" = COALESCE(excluded.last_status_code, p.last_status_code),"
+		" next_attempt_at = excluded.next_attempt_at, last_status_code = CASE"
+		" WHEN excluded.last_error IS NULL THEN p.last_status_code"
+		" ELSE excluded.last_status_code END,"
 		" last_error = COALESCE(excluded.last_error, p.last_error),"
 		" redelivery = excluded.redelivery, batch = excluded.batch, parked_at"
 		" = CASE excluded.status WHEN 'dead' THEN excluded.parked_at ELSE p.parked_at END",

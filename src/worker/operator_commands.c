@@ -425,7 +425,9 @@ read_commands(Command *commands)
 				   " LEFT JOIN LATERAL (SELECT p.ctid AS row, * FROM outbox.parked p"
 				   " WHERE p.endpoint_id = c.endpoint_id"
 				   " AND p.seq = c.seq LIMIT 1) k ON true"
-				   " LEFT JOIN LATERAL (SELECT outbox.order_key(a.tenant, a.key) AS key, a.xid"
+				   " LEFT JOIN LATERAL (SELECT outbox.order_key(a.tenant, a.key) AS key,"
+				   " CASE WHEN a.test_of IS NULL THEN outbox.log_xid(a.epoch, a.xid)"
+				   " ELSE '3' END AS xid" /* a test is no part of the log */
 				   " FROM outbox.all_events a"
 				   " WHERE a.seq = c.seq AND k.seq IS NULL LIMIT 1) e ON true"
 				   " ORDER BY c.endpoint_id, c.command_id",

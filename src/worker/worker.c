@@ -574,8 +574,8 @@ loop(void)
 			outbox_dispatch_flush();
 		}
 		outbox_chores_last(now);
-		publish(now);
 		outbox_memory_give_back(now);
+		publish(now);
 
 		ms = time_to_sleep(now, more);
 		now = GetCurrentTimestamp();

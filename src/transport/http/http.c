@@ -25,6 +25,7 @@
 #define POLL_TIME_MAX 20
 
 #define ANSWER_KEPT (4 * 1024) /* bytes of an answer that a free transfer keeps */
+#define FREE_KEPT 256		   /* free transfers, 16 kB each */
 
 /* Buffers of libcurl, the headers, and the beginning of the answer. */
 #define REQUEST_BYTES (48 * 1024)
@@ -33,8 +34,9 @@ void (*outbox_http_serves)(int32_t endpoint);
 
 static OutboxDone report;
 
-static OutboxTransfer *all_transfers;
+static dlist_head	   all_transfers = DLIST_STATIC_INIT(all_transfers);
 static dlist_head	   free_transfers = DLIST_STATIC_INIT(free_transfers);
+static int			   nfree;
 static dlist_head	   unstarted = DLIST_STATIC_INIT(unstarted);
 static dlist_head	   answered = DLIST_STATIC_INIT(answered);
 static dlist_head	   reading = DLIST_STATIC_INIT(reading); /* until the body ends */
@@ -62,8 +64,11 @@ http_acquire(void)
 {
 	OutboxTransfer *t;
 
-	if (!dlist_is_empty(&free_transfers))
+	if (nfree > 0)
+	{
 		t = dlist_container(OutboxTransfer, node, dlist_pop_head_node(&free_transfers));
+		nfree--;
+	}
 	else
 	{
 		t = calloc(1, sizeof(*t));
@@ -75,8 +80,7 @@ http_acquire(void)
 			free(t);
 			return NULL;
 		}
-		t->next_made = all_transfers;
-		all_transfers = t;
+		dlist_push_head(&all_transfers, &t->made);
 	}
 	t->state = ACQUIRED;
 	t->done = report;
@@ -103,10 +107,32 @@ wipe(OutboxTransfer *t)
 }
 
 static void
+free_transfer(OutboxTransfer *t)
+{
+	dlist_delete(&t->made);
+	curl_easy_cleanup(t->easy);
+	curl_share_cleanup(t->cache);
+	free(t->headers.buf);
+	free(t->headers.start);
+	free(t->headers.lines);
+	free(t->lines);
+	free(t->url);
+	free(t->resolve);
+	curl_url_cleanup(t->parsed);
+	free(t->answer);
+	free(t);
+}
+
+static void
 http_release(OutboxTransfer *t)
 {
 	outbox_http_auth_end(t);
 	wipe(t);
+	if (nfree >= FREE_KEPT)
+	{
+		free_transfer(t);
+		return;
+	}
 	if (t->answer_size > ANSWER_KEPT)
 	{
 		free(t->answer);
@@ -118,6 +144,7 @@ http_release(OutboxTransfer *t)
 		outbox_http_free_handle(t);
 	t->state = FREE;
 	dlist_push_head(&free_transfers, &t->node);
+	nfree++;
 }
 
 /*
@@ -513,28 +540,21 @@ http_init(const OutboxServices *services)
 static void
 http_shutdown(void)
 {
+	dlist_mutable_iter iter;
+
 	/* All must be off their lists before any of them is freed. */
-	for (OutboxTransfer *t = all_transfers; t != NULL; t = t->next_made)
+	nfree = INT_MIN;
+	dlist_foreach_modify(iter, &all_transfers)
+	{
+		OutboxTransfer *t = dlist_container(OutboxTransfer, made, iter.cur);
+
 		if (t->state != FREE && t->state != ACQUIRED)
 			http_cancel(t);
-	while (all_transfers)
-	{
-		OutboxTransfer *t = all_transfers;
-
-		all_transfers = t->next_made;
-		curl_easy_cleanup(t->easy);
-		curl_share_cleanup(t->cache);
-		free(t->headers.buf);
-		free(t->headers.start);
-		free(t->headers.lines);
-		free(t->lines);
-		free(t->url);
-		free(t->resolve);
-		curl_url_cleanup(t->parsed);
-		free(t->answer);
-		free(t);
 	}
+	dlist_foreach_modify(iter, &all_transfers)
+		free_transfer(dlist_container(OutboxTransfer, made, iter.cur));
 	dlist_init(&free_transfers);
+	nfree = 0;
 	outbox_http_targets_shutdown();
 	outbox_http_pools_shutdown();
 	outbox_http_sockets_shutdown();

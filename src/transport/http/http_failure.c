@@ -114,7 +114,7 @@ explain_timeout(OutboxTransfer *t)
 	t->outcome.failure = OUTBOX_FAILURE_TIMEOUT;
 }
 
-/* libcurl's text would repeat a name that the receiver has chosen. */
+/* libcurl's text would repeat a name that the receiver has chosen, or of a file of ours. */
 static void
 explain_tls(OutboxTransfer *t, CURLcode code)
 {
@@ -122,6 +122,8 @@ explain_tls(OutboxTransfer *t, CURLcode code)
 
 	if (strstr(t->errbuf, "subject name"))
 		words = "the certificate is for another name";
+	else if (code == CURLE_SSL_CACERT_BADFILE || code == CURLE_SSL_CERTPROBLEM)
+		words = "the certificate, private key or authorities that are set here cannot be used";
 	else if (outbox_http_refuses_version(t->errbuf))
 		words = "the receiver does not speak the version of HTTP that it is asked for";
 	else if (t->errbuf[0])

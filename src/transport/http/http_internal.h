@@ -147,7 +147,7 @@ typedef struct OutboxHttpIdentity
 struct OutboxTransfer
 {
 	dlist_node			node;
-	OutboxTransfer	   *next_made;
+	dlist_node			made; /* in all_transfers */
 	OutboxTransferState state;
 	CURL			   *easy;
 	void (*got_headers)(OutboxTransfer *t); /* called when the headers are complete */

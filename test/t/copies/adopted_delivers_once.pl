@@ -36,6 +36,9 @@ sub fails_with
 	return;
 }
 
+# The numbers of transactions here are ahead of those where the dump is restored.
+ask('DO $$ BEGIN FOR n IN 1 .. 5000 LOOP PERFORM pg_current_xact_id(); COMMIT; END LOOP; END $$');
+
 # An event from before there is an endpoint: epoch 0
 my $before = emit($node, 'load.before', '{"n": 0}');
 endpoint($node, $receiver, 'all', '/slow/all?ms=30', "topics => '{load.*,held.*}', start_at => 'beginning'");
@@ -224,6 +227,11 @@ cmp_ok(ask("SELECT outbox.replay('all', now() - interval '1 hour', now(), '{load
 	'==', 1, 'it can be replayed');
 $theirs->wait_delivered(1, path => '/ok/all', id => $before);
 pass('and is');
+my $sent = () = $theirs->delivered(path => '/ok/late', id => $passed);
+ask("SELECT outbox.resend('late', '$passed')", $other);
+$theirs->wait_delivered($sent + 1, path => '/ok/late', id => $passed);
+pass('one event of it can be sent again');
+ok(wait_sql($other, "SELECT status = 'delivered' FROM outbox.deliveries WHERE event_id = '$passed' AND endpoint = 'late'"), 'and is');
 fails_with($other, 'postgres', "SELECT outbox.seek_endpoint('all', (now() - interval '1 hour')::text)",
 	'55000', 'a time before the adoption is no place in this log');
 

@@ -44,6 +44,22 @@ is( $node->safe_psql(
 		  . " FROM outbox.attempts WHERE event_id = '$id'"),
 	'1:500,2:500,3:200', 'outbox.attempts, too');
 
+# The status is that of the last attempt, which may have had no answer.
+endpoint($node, $receiver, 'silent', '/status/503/silent', "topics => '{silent.*}', backoff_base => '1 h', backoff_max => '1 h'");
+$id = emit($node, 'silent.one', '{}');
+ok(wait_sql($node, "SELECT last_status_code = 503 AND status = 'retrying' FROM outbox.deliveries WHERE event_id = '$id'"), 'an answer');
+$receiver->control(path => '/status/503/silent', behave => '/close');
+$node->safe_psql('postgres', "SELECT outbox.retry('silent')");
+ok( wait_sql($node, "SELECT last_error !~ '503' AND last_status_code IS NULL FROM outbox.deliveries WHERE event_id = '$id' AND status = 'retrying'"),
+	'then none, and no status');
+
+# Where only failures are logged, a delivery that was made shows none.
+endpoint($node, $receiver, 'quiet', '/flaky/quiet?first=1', "topics => '{quiet.*}', log_attempts => 'failures', $quick");
+$id = emit($node, 'quiet.one', '{}');
+$receiver->wait_delivered(1, path => '/flaky/quiet', id => $id);
+ok(wait_sql($node, "SELECT status = 'delivered' FROM outbox.deliveries WHERE event_id = '$id'"), 'delivered');
+is(delivery('quiet', 'last_status_code, last_error'), '|', 'without a failure that is over');
+
 # Out of attempts: dead, with payload and reason, until retry() brings it back
 endpoint($node, $receiver, 'broken', '/status/500/b?body=out%20of%20order',
 	"topics => '{broken.*}', max_attempts => 3, $quick");

@@ -41,5 +41,7 @@ foreach my $worker (ask('SELECT string_agg(worker::text, chr(10)) FROM outbox.wo
 	diag(sprintf 'worker %d: %d endpoints, %.1f MB, bound %.1f MB, account %.1f MB', $worker, $endpoints, $mb, $limit / 1024 / 1024, $memory / 1024 / 1024);
 	cmp_ok($memory, '<', 4 * 1024 * 1024, 'and has room for events');
 }
+ask("SELECT count(outbox.drop_endpoint(name, discard => true)) FROM outbox.endpoints WHERE name <> 'well'");
+ok(wait_sql($node, 'SELECT bool_and(resident_limit < 80 * 1048576) FROM outbox.workers'), 'which goes with the endpoints');
 $node->stop;
 done_testing();

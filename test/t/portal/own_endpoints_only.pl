@@ -313,6 +313,11 @@ foreach my $state (sort keys %provoked)
 	like($err, qr/^HINT:  (?!.*(?:outbox\.|superuser|=>))\w/m, "$state: a hint for the customer") if defined $field && $state ne '25001';
 }
 
+# What was spent while more was allowed does not count for longer than an hour.
+ask("SELECT outbox.set_portal_limits('lowered', max_calls => 60); INSERT INTO outbox.portal_limits_here AS h (tenant, spent, counted_at) VALUES ('lowered', 90000, now())"
+	  . ' ON CONFLICT ON CONSTRAINT portal_limits_here_pkey DO UPDATE SET spent = 90000, counted_at = now()');
+like(says("SELECT outbox.portal_create_endpoint('lowered', '$url{acme}')"), qr/53400.* HINT:  Try again in \d{1,2} s\.$/, 'a lowered limit is over in an hour');
+
 # A number of an endpoint is used up for ever, so a call that fails takes none.
 ask("SELECT outbox.set_portal_limits('asked', challenge => 'echo', max_calls => 5, settings => '{max_in_flight}'); UPDATE outbox.portal_limits_here SET spent = 2 WHERE tenant = 'asked'");
 like(says("SELECT outbox.portal_create_endpoint('asked', '$url{acme}')"), qr/53400/, 'too many challenges');

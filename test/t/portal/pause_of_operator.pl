@@ -38,5 +38,12 @@ foreach my $known (1, 0)
 	my (undef, undef, $error) = $node->psql('postgres', "\\set VERBOSITY sqlstate\nSELECT outbox.portal_resume_endpoint('acme', '$name')", extra_params => [ '-U', 'portal' ]);
 	like($error, qr/55000/, 'and its customer cannot resume it');
 }
+
+# What a customer pauses is paused by it, whatever its receiver did before.
+endpoint($node, $receiver, 'acme.down', '/status/500/down', "topics => '{down}', tenant => 'acme', backoff_base => '1 h', backoff_max => '2 h'");
+ask(q(SELECT count(outbox.emit('down', '{}', tenant => 'acme')) FROM generate_series(1, 30)));
+ok(wait_sql($node, "SELECT state = 'backing_off' AND next_attempt_at IS NOT NULL FROM outbox.stats WHERE endpoint = 'acme.down'"), 'an endpoint backs off');
+is(ask("SELECT p ->> 'state', p ->> 'reason', p ->> 'next_attempt_at' FROM outbox.portal_pause_endpoint('acme', 'acme.down') p"),
+	'paused|paused by its tenant|', 'its customer pauses it, and is told so at once');
 $node->stop;
 done_testing();

@@ -166,6 +166,13 @@ portal(q[alter_endpoint('acme', 'acme.one', '{"url": "] . $receiver->url('/echo/
 wait_events('/echo/acme', 1);
 is(scalar(events('/ok/acme')), 0, 'the former URL got nothing');
 is(portal(q[alter_endpoint('acme', 'acme.one', '{"label": "A"}')])->{state}, 'active', 'and the endpoint is active');
+# Another kind of proof is asked of another URL only.
+ask(q[SELECT outbox.set_portal_limits(challenge => 'options')]);
+my $shown = portal(q[alter_endpoint('acme', 'acme.one', '{"label": "B"}')]);
+is(portal(q[alter_endpoint('acme', 'acme.one', '] . encode_json({ url => $shown->{url}, label => 'B', topics => $shown->{topics} }) . q[')])->{state},
+	'active', 'an endpoint whose form gives its URL back goes on');
+is(portal(q[alter_endpoint('acme', 'acme.one', '] . encode_json({ url => $shown->{url} }) . q[')])->{version}, $shown->{version}, 'and nothing has changed');
+ask(q[SELECT outbox.set_portal_limits(challenge => 'echo')]);
 # 1 + 9 for the first URL, for each other one the same, and each call
 my $spent = ask(q[SELECT round(spent) FROM outbox.portal_limits_here WHERE tenant = 'acme']);
 cmp_ok($spent, '>=', 20, 'the requests that ask count as calls of the tenant');
