@@ -457,7 +457,10 @@ time_to_sleep(TimestampTz examined_at, bool more)
 	until = Min(until, fill_at);
 	if (now < outbox_loop.due.retry_locks_at)
 		until = outbox_loop.due.retry_locks_at; /* a wait for a lock may be urgent */
-	ms = until <= now ? 0 : (long) Min((until - now + 999) / 1000, 60 * 1000);
+	/* It has to go round, or it would be shown as stuck. */
+	ms = until <= now ?
+		0 :
+		(long) Min((until - now + 999) / 1000, outbox_wakeup_interval + 5 * 1000);
 	for (int i = 0; i < outbox_ntransports; i++)
 	{
 		long wanted = outbox_transports[i]->timeout();
