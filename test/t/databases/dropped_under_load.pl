@@ -119,7 +119,7 @@ sub backlog
 	'there are events';
 	stop_producer($producer);
 	ok(wait_sql($node, "SELECT in_flight > 0 FROM outbox.workers WHERE datname = '$dbname'", 't', $dbname), "$dbname has requests under way");
-	$receiver->control(path => '/slow/shop');    # what it holds has no answer
+	$receiver->control(path => '/slow/shop');    # the held requests get no answer
 	return;
 }
 backlog('shop', 'rename');
