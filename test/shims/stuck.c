@@ -2,7 +2,8 @@
  * stuck.c
  *	  A libcurl whose call does not return.  Preloaded into a server, it obeys the file
  *	  $OUTBOX_STUCK, which has a way and a port: "spin 4711".  When it reads from a socket
- *	  that is connected to the port, it does not return:
+ *	  that is connected to the port, it makes the file $OUTBOX_STUCK.stuck, and does not
+ *	  return:
  *
  *	  spin		in the library's own code
  *	  pause		in a system call that a signal ends
@@ -68,7 +69,10 @@ stick(const char *way)
 	volatile unsigned int n = 0;
 	char				  byte;
 	int					  ends[2];
+	char				  path[1024];
 
+	snprintf(path, sizeof(path), "%s.stuck", getenv("OUTBOX_STUCK"));
+	close(creat(path, 0600));
 	memset(text, 'x', sizeof(text));
 	if (pipe(ends) != 0)
 		abort();

@@ -7,6 +7,7 @@ use strict;
 use warnings;
 
 use Exporter 'import';
+use List::Util qw(max);
 use OutboxTest;
 use OutboxTest::Receiver;
 use PostgreSQL::Test::Utils;
@@ -61,7 +62,7 @@ sub judge
 
 # Waits until all are fulfilled, and names those that are not.  After a failure there is
 # little to wait for.
-my $patience = 120;
+my $patience = max(120, $OutboxTest::timeout);
 
 sub all_of
 {

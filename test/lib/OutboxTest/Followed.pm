@@ -7,10 +7,17 @@ package OutboxTest::Followed;
 use strict;
 use warnings;
 
+use List::Util qw(max);
 use OutboxTest qw(:DEFAULT !ask);
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+
+# PostgreSQL's own launcher may miss the end of a process, and sleep for three minutes.
+$_ = max($_, 240) foreach $OutboxTest::timeout, $PostgreSQL::Test::Utils::timeout_default;
+
+# keep_sources() leaves a source to another process that asks it.  This waits for that one, and asks then.
+our $round = 'SELECT outbox.keep_sources() FROM (SELECT count(*) FROM (SELECT FROM outbox.followed FOR UPDATE) f) c';
 
 # Options: source and follower: lines for postgresql.conf; ready => 0: sql/source.sql is not
 # installed and no right is granted; streaming => 1: the follower may have a standby;

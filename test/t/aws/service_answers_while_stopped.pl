@@ -12,15 +12,15 @@ OutboxTest::Aws::needed();
 my $aws = OutboxTest::Aws->new;
 my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, aws'\n");
 
-ask('SELECT ' . $aws->create_endpoint($_, 'sqs', $_, "topics => '{$_}', timeout => '4 s', max_attempts => 1")) foreach qw(well hangs);
-$aws->tell(rules => [ { with => 'slow', late => 2, times => 1 }, { with => 'never', hang => 60, times => 1 } ]);
+ask('SELECT ' . $aws->create_endpoint($_, 'sqs', $_, "topics => '{$_}', timeout => '10 s', max_attempts => 1")) foreach qw(well hangs);
+$aws->tell(rules => [ { with => 'slow', late => 6, times => 1 }, { with => 'never', hang => 60, times => 1 } ]);
 emit($node, 'well', '{"is": "slow"}');
 wait_until { $aws->requests('well') == 1 } 'a request is under way';
 emit($node, 'hangs', '{"is": "never"}');
 wait_until { $aws->requests('hangs') == 1 } 'and one that is never answered';
 my $worker = worker_pid($node);
 kill 'STOP', $worker;
-sleep 7;    # longer than the timeout
+sleep 13;    # longer than the timeout
 kill 'CONT', $worker;
 
 endpoint_shows($node, 'well', "delivered = 1 AND dead = 0 AND failed_attempts = 0 AND state = 'active'", 'what the service answered meanwhile is delivered');

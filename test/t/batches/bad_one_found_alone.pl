@@ -3,6 +3,7 @@
 use strict;
 use warnings;
 
+use IO::Socket::INET;
 use JSON::PP;
 use OutboxTest;
 use PostgreSQL::Test::Cluster;
@@ -392,7 +393,7 @@ sub show_attempts
 	return diag(ask("SELECT string_agg(a::text, E'\\n' ORDER BY started_at, seq) FROM outbox.attempts a WHERE endpoint = '$name'"));
 }
 
-create('busy', '/flaky?first=1&status=429&retry_after=2', "batch_size => 10");
+create('busy', '/flaky?first=1&status=429&retry_after=10', "batch_size => 10");
 emit_at_once($node, 'busy', 10, 'NULL');
 $receiver->wait_for(1, path => '/ok/busy');
 $pid = worker_pid($node);
@@ -404,7 +405,7 @@ my @busy = $receiver->requests(path => '/ok/busy');
 is(scalar @busy, 2, 'in one request');
 is($busy[1]{id}, $busy[0]{id}, 'with the same id');
 is($busy[1]{sha256}, $busy[0]{sha256}, 'and the same bytes');
-cmp_ok($busy[1]{wall} - $busy[0]{wall}, '>', 1.9, 'not earlier than asked for') or show_attempts('busy');
+cmp_ok($busy[1]{wall} - $busy[0]{wall}, '>', 9.9, 'not earlier than asked for') or show_attempts('busy');
 
 # Down: the breaker opens, and one event is enough to find out
 create('down', '/status/500', "batch_size => 10, max_in_flight => 4, backoff_base => '20 ms', backoff_max => '200 ms'");
@@ -418,7 +419,8 @@ all_delivered('down', 200, 'back again');
 
 # Where no connection is made, or the receiver has too much to do, none of the
 # events can be at fault: nothing is split.
-my $closed = PostgreSQL::Test::Cluster::get_free_port();
+my $bound = IO::Socket::INET->new(Proto => 'tcp', LocalAddr => '127.0.0.1');    # it does not listen
+my $closed = $bound->sockport;
 foreach my $case ([ 'closed', "http://127.0.0.1:$closed/" ], [ 'unknown', 'https://nobody.invalid/' ], ['limited'])
 {
 	my ($name, $url) = @$case;
@@ -476,7 +478,7 @@ ok(wait_settled($node), 'and the others after retry()');
 is(join(' ', map { $_ % 2 ? () : $_ } (numbers(path => '/ok/turn'))[ 6 .. 10 ]), '2 4 6', 'in order');
 is(scalar(() = $receiver->events(path => '/ok/turn')), 11, 'each once more');
 
-unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile), qr/ERROR:|PANIC:|TRAP:/, 'no worker ended with an error');
+unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile), qr/ERROR:(?!  canceling autovacuum task)|PANIC:|TRAP:/, 'no worker ended with an error');
 is(scalar(grep { $_->{signature} ne 'valid' } $receiver->requests), 0, 'every request was signed');
 
 $node->stop;

@@ -17,7 +17,7 @@ endpoint($node, $receiver, 'fails', '/status/500/b',
 	"topics => '{shop.*}', backoff_base => '1 h'");
 $receiver->wait_delivered(1, path => '/ok/a', id => emit($node, 'shop.one', '{"n": 1}', "key => 'k'"));
 wait_sql($node, "SELECT count(*) = 1 FROM outbox.parked");
-$node->safe_psql('postgres', "SELECT outbox.pause_endpoint('all')");
+pause($node, 'all');
 my $waiting = emit($node, 'shop.two', '{"n": 2}', "key => 'k'");
 wait_sql($node, "SELECT count(*) = 2 FROM outbox.parked");
 my $before = () = $receiver->requests;

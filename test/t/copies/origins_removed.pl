@@ -30,8 +30,8 @@ sub some
 
 sub stored
 {
-	my ($dbname) = @_;
-	return ok( wait_sql($node, "SELECT sum(processing) = 0 FROM outbox.stats", 't', $dbname), 'what was sent is stored');
+	my ($last) = @_;
+	return ok(wait_sql($node, "SELECT status = 'delivered' FROM outbox.deliveries WHERE endpoint = 'all' AND event_id = '$last'"), 'what was sent is stored');
 }
 
 # In the first log nothing but the trigger may tell the worker: a piece that is emptied would, too.
@@ -45,11 +45,12 @@ my @sent = some('load.sent', 3);
 $receiver->wait_delivered(1, path => "/ok/$_->[0]", id => $_->[1])
   foreach [ 'all', $before ], [ 'all', $sent[2] ], [ 'paused', $sent[2] ];
 ok(wait_sql($node, "SELECT dead = 3 FROM outbox.stats WHERE endpoint = 'dead'"), 'some are dead');
-ask("SELECT outbox.pause_endpoint('paused')");
+wait_settled($node);
+pause($node, 'paused');
 my @waiting = some('load.waiting', 4);
 my $scheduled = emit($node, 'load.scheduled', '{}', "deliver_at => now() + interval '1 hour'");
 $receiver->wait_delivered(1, path => '/ok/all', id => $waiting[3]);
-stored();
+stored($waiting[3]);
 my %total = (all => scalar(sent_to($receiver, 'all')), paused => scalar(sent_to($receiver, 'paused')));
 
 # ---- all rows, under a running worker
@@ -57,8 +58,9 @@ my %total = (all => scalar(sent_to($receiver, 'all')), paused => scalar(sent_to(
 my $session = $node->background_psql('postgres');
 push @waiting, $session->query_safe("SELECT outbox.emit('load.session', '{}'::jsonb, key => 'k')");
 $receiver->wait_delivered(1, path => '/ok/all', id => $waiting[-1]);
-stored();
+stored($waiting[-1]);
 $total{all}++;
+wait_sql($node, "SELECT count(*) = 8 FROM outbox.deliveries WHERE endpoint = 'dead' AND status = 'dead'");
 ask('DELETE FROM outbox.origins');
 is_held('without its origin the log is held');
 my @meanwhile = some('load.meanwhile', 2);
@@ -91,10 +93,10 @@ foreach my $case ([ 'newest', 'IS NULL' ], [ 'oldest', 'IS NOT NULL' ])
 {
 	my ($which, $condition) = @$case;
 
-	ask("SELECT outbox.pause_endpoint('paused')");
+	pause($node, 'paused');
 	my @late = some("load.$which", 3);
 	$receiver->wait_delivered(1, path => '/ok/all', id => $late[2]);
-	stored();
+	stored($late[2]);
 	ask("DELETE FROM outbox.origins WHERE adopted_by $condition");
 	is_held("without the $which row the log is held");
 	push @late, some("load.$which", 1);
@@ -114,10 +116,10 @@ pass('dead letters of all times can be sent again');
 
 # ---- a restore without the table
 
-ask("SELECT outbox.pause_endpoint('paused')");
+pause($node, 'paused');
 my @dumped = some('load.dumped', 3);
 $receiver->wait_delivered(1, path => '/ok/all', id => $dumped[2]);
-stored();
+stored($dumped[2]);
 $node->command_ok([ 'pg_dump', '-Fc', '-f', "$dir/dump", $node->connstr('postgres') ], 'pg_dump');
 my ($list) = run_command([ 'pg_restore', '-l', "$dir/dump" ]);
 PostgreSQL::Test::Utils::append_to_file("$dir/list", join "\n", grep { !/TABLE DATA outbox origins/ } split /\n/, $list);

@@ -67,7 +67,7 @@ sub arrive
 {
 	my ($name, $path, @ids) = @_;
 
-	wait_until { my %got = map { $_->{id} => 1 } $receiver->delivered(path => $path); !grep { !$got{$_} } @ids } "$name: they arrive", 20;
+	wait_until { my %got = map { $_->{id} => 1 } $receiver->delivered(path => $path); !grep { !$got{$_} } @ids } "$name: they arrive";
 	my %got = map { $_->{id} => 1 } $receiver->delivered(path => $path);
 	is(scalar(grep { $got{$_} } @ids), 40, "$name: all of them are delivered");
 	return;

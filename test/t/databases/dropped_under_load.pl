@@ -110,16 +110,16 @@ judge('shop', 'a', 'shop', 'DROP EXTENSION, rolled back under load', times => 0)
 sub backlog
 {
 	my ($dbname, $topic) = @_;
+
+	$receiver->control(path => '/slow/shop', behave => '/hold');
 	my $producer = start_producer($node, "$logs/shop.$topic", dbname => $dbname,
 		rate => 800, keys => 50, topic => "load.$topic");
 
 	wait_until { ask($dbname, "SELECT count(*) > 400 FROM outbox.events WHERE topic = 'load.$topic'") eq 't' }
 	'there are events';
-	$receiver->control(path => '/slow/shop', behave => '/slow?ms=1000');
 	stop_producer($producer);
-	is(ask($dbname, "SELECT in_flight > 0 FROM outbox.workers WHERE datname = '$dbname'"),
-		't', "$dbname has requests under way");
-	$receiver->control(path => '/slow/shop');
+	ok(wait_sql($node, "SELECT in_flight > 0 FROM outbox.workers WHERE datname = '$dbname'", 't', $dbname), "$dbname has requests under way");
+	$receiver->control(path => '/slow/shop');    # the held requests get no answer
 	return;
 }
 backlog('shop', 'rename');

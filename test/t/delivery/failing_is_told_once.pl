@@ -49,6 +49,7 @@ is($told->{reason}, 'the receiver answered 500', 'why');
 like($told->{since}, qr/^20\d\d-\d\d-\d\dT[\d:.]+\+00:00$/, 'since when');
 is(ask("SELECT created_at - (payload ->> 'since')::timestamptz BETWEEN '4 s' AND '1 h' FROM outbox.events WHERE topic = 'outbox.failing'"),
 	't', 'not before that');
+ok(wait_sql($node, "SELECT bool_and(status = 'delivered') FROM outbox.deliveries WHERE endpoint = 'watch'"), 'that it was told is stored');
 my $probes = scalar($receiver->requests(path => '/status/500/down'));
 restarted('fast');
 ok(wait_until { $receiver->requests(path => '/status/500/down') > $probes } 'a probe after the restart');

@@ -30,18 +30,23 @@ sub app
 	return $node->psql('postgres', $sql, extra_params => [ '-U', 'app' ]);
 }
 
+# So many events are delivered, and the request of none was made late.
+sub at_once
+{
+	my ($n, $which, $name) = @_;
+	return ok(
+		wait_sql($node, "SELECT count(*) = $n AND max(a.started_at - e.created_at) < '30 s'"
+			  . " FROM outbox.attempts a JOIN outbox.events e ON e.id = a.event_id WHERE a.endpoint = 'all' AND e.$which"),
+		$name);
+}
+
 sub arrives
 {
 	my ($sql, $name) = @_;
 	($rc, $out, $err) = app($sql);
 	is($err, '', "$name: no error");
-	@got = wait_until
-	{
-		$receiver->delivered(path => '/ok/a', id => $out) ? 1 : 0
-	}
-	"$name: within seconds", 30;
-	@got = $receiver->delivered(path => '/ok/a', id => $out);
-	ok(scalar @got, "$name: delivered, and at once");
+	@got = $receiver->wait_delivered(1, path => '/ok/a', id => $out);
+	at_once(1, "id = '$out'", "$name: delivered, and at once");
 	return $got[0];
 }
 
@@ -218,12 +223,8 @@ $node->pgbench(
 		'insert' =>
 		  q{INSERT INTO outbox.events (topic, payload) VALUES ('order.bench', '{}');}
 	});
-wait_until
-{
-	my $n = () = $receiver->delivered(path => '/ok/a');
-	$n >= $count + 500
-}
-'all 500 within seconds of the last commit', 30;
+$receiver->wait_delivered($count + 500, path => '/ok/a');
+at_once(500, "topic = 'order.bench'", 'all 500 within seconds of their commits');
 is(scalar(() = $receiver->delivered(path => '/ok/a')),
 	$count + 500, 'each once');
 

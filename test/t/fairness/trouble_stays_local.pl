@@ -34,9 +34,8 @@ sub stats
 # One port has no listener, one name does not exist, one receiver never answers.
 # Each failure is seen within the timeout, with the reason in words.
 watch_machine();
-my $closed = IO::Socket::INET->new(Listen => 1, LocalAddr => '127.0.0.1');
+my $closed = IO::Socket::INET->new(Proto => 'tcp', LocalAddr => '127.0.0.1');    # it does not listen
 my $port = $closed->sockport;
-close $closed;
 my $start = time;
 $node->safe_psql('postgres', <<"SQL");
 SELECT outbox.create_endpoint('refused', 'http://127.0.0.1:$port/', topics => '{trouble.*}', $quick);
@@ -170,6 +169,7 @@ ok( wait_sql($node,
 push @wanted, $ask->('b.one');
 $ask->('a.unwanted');
 $receiver->wait_delivered(1, path => '/ok/changing', id => $wanted[1]);
+wait_settled($node);
 my $pid = worker_pid($node);
 $node->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
 new_worker($node, $pid);

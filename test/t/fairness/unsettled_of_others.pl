@@ -24,7 +24,7 @@ ask("SELECT count(outbox.emit('busy.n', '{}')) FROM generate_series(1, $many)");
 $receiver->wait_for(1, path => '/slow/busy');
 $locker->query_safe('LOCK TABLE outbox.positions IN SHARE MODE');
 my ($n, $before) = (0, -1);
-while ($n > $before)
+while ($n > $before || ask('SELECT in_flight > 0 FROM outbox.workers') eq 't')
 {
 	$before = $n;
 	usleep(1_500_000);

@@ -66,15 +66,15 @@ ask(follow_sql('other'));
 # --- A source that floods
 
 my $version = at('large', "SELECT prosrc FROM pg_proc WHERE oid = 'outbox.source_version()'::regprocedure");
-at('large', "CREATE OR REPLACE FUNCTION outbox.source_version() RETURNS text LANGUAGE sql AS \$\$ SELECT repeat('x', $_) \$\$"), peak('SELECT outbox.keep_sources()') foreach 2_000_000;
+at('large', "CREATE OR REPLACE FUNCTION outbox.source_version() RETURNS text LANGUAGE sql AS \$\$ SELECT repeat('x', $_) \$\$"), peak($OutboxTest::Followed::round) foreach 2_000_000;
 cmp_ok(ask("SELECT length(reason) FROM outbox.sources WHERE name = 'large'"), '<=', 1000, 'a long word is not stored');
 like(ask("SELECT left(reason, 200) FROM outbox.sources WHERE name = 'large'"), qr/more than 1000000 bytes/, 'and the reason says so');
 at('large', "CREATE OR REPLACE FUNCTION outbox.source_version() RETURNS text LANGUAGE sql AS \$\$ SELECT repeat('x', 400000000) \$\$");
-($mb) = peak('SELECT outbox.keep_sources()');
+($mb) = peak($OutboxTest::Followed::round);
 cmp_ok($mb, '<', 250, 'an answer without end ends in an error');
 ok(wait_sql($follower, "SELECT state = 'streaming' FROM outbox.sources WHERE name = 'other'"), 'the next source was asked');
 at('large', "CREATE OR REPLACE FUNCTION outbox.source_version() RETURNS text LANGUAGE plpgsql AS \$\$ BEGIN RAISE EXCEPTION '%', repeat('x', 3000000); END \$\$");
-ask('SELECT outbox.keep_sources()');
+ask($OutboxTest::Followed::round);
 cmp_ok(ask("SELECT length(reason) FROM outbox.sources WHERE name = 'large'"), '<=', 1100, 'nor a long error');
 at('large', "CREATE OR REPLACE FUNCTION outbox.source_version() RETURNS text LANGUAGE sql AS \$\$$version\$\$");
 
@@ -141,7 +141,7 @@ at('shop', 'CREATE OR REPLACE FUNCTION outbox.renew() RETURNS void LANGUAGE sql 
 my $hanging = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'outbox_follower' AND query ~ 'renew'";
 ok(wait_sql($source, $hanging, 1), 'a source hangs while it is followed anew');
 my $hangs = ask('SELECT clock_timestamp()');
-ok((wait_until { ask("SELECT state = 'streaming' FROM outbox.sources WHERE name = 'other'") eq 't' } 'streaming', 180), 'another one is followed anew soon');
+ok((wait_until { ask("SELECT state = 'streaming' FROM outbox.sources WHERE name = 'other'") eq 't' } 'streaming'), 'another one is followed anew soon');
 ok(wait_sql($follower, "SELECT asked_at > '$hangs' FROM outbox.sources WHERE name = 'large'"), 'and others are asked');
 like(ask("SELECT state FROM outbox.sources WHERE name = 'shop'"), qr{^(?:restored|copying)$}, 'the first one is not followed');
 $source->safe_psql('postgres', "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'outbox_follower' AND query ~ 'renew'");

@@ -36,14 +36,19 @@ sub taken_by
 }
 
 # A mark behind what was emitted until now, and before what comes.
-sub mark { ask('SELECT outbox.keep_sources()'); return half('SELECT outbox.keep_sources()') }
+sub mark
+{
+	my $last = at_source('BEGIN; LOCK TABLE outbox.marks IN SHARE UPDATE EXCLUSIVE MODE; SELECT max(mark) FROM outbox.marks; COMMIT');
+	return wait_until { ask($OutboxTest::Followed::round); half($OutboxTest::Followed::round); at_source('SELECT max(mark) FROM outbox.marks') > $last } 'a mark';
+}
 
 # A round of half has seen that it has taken all.
 sub mark_taken
 {
 	taken_by('half');
 	my $taken = $servers->provider('SELECT pg_current_wal_insert_lsn()');
-	return wait_until { mark(); half("SELECT taken_lsn >= '$taken' FROM outbox.followed") eq 't' } 'a round has seen that all is taken';
+	wait_until { mark(); half("SELECT taken_lsn >= '$taken' FROM outbox.followed") eq 't' } 'a round has seen that all is taken';
+	return mark();
 }
 
 # All that is in the source leaves it.
@@ -127,10 +132,14 @@ missed(9, 9, followed_again(), 'it was not followed');
 # --- Between two marks it is not known to which side an event belongs
 
 mark_taken();
+# No other round makes a mark while a session has this lock.
+my $lock = $source->background_psql('shop', on_error_stop => 1);
+$lock->query_safe('BEGIN; LOCK TABLE outbox.marks IN SHARE UPDATE EXCLUSIVE MODE');
 announce(3);
 taken_by('half');
 drop_slot();
 announce(5);
+$lock->quit;
 mark();
 empty();
 my $unsure = followed_again();
@@ -223,7 +232,7 @@ $follower->start;
 announce(11, $mine);
 wait_until { half("SELECT count(*) FROM outbox.all_events WHERE key = '$mine' AND (payload ->> 'n')::int = $n") } 'they are taken';
 empty();
-half('SELECT outbox.keep_sources()');
+$follower->safe_psql($_, $OutboxTest::Followed::round) foreach qw(postgres half);
 $follower->stop('immediate');
 system('rm', '-rf', $follower->data_dir) == 0 && rename $copy, $follower->data_dir or die "rename: $!";
 $follower->start;

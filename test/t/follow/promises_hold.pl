@@ -57,5 +57,5 @@ my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($follower, 'standby', has_streaming => 1);
 $standby->start;
 $receiver->wait_delivered(1, path => '/ok/all', id => $waits);
-is($standby->safe_psql('postgres', "SELECT count(*) FROM outbox.all_events WHERE id = '$waits'"), 1, 'when the standby has it, it is sent');
+ok(wait_sql($standby, "SELECT count(*) = 1 FROM outbox.all_events WHERE id = '$waits'"), 'when the standby has it, it is sent');
 done_testing();

@@ -43,14 +43,13 @@ sub kept
 		. " (SELECT count(*) FROM outbox.dedup WHERE event_id IN ($ids))");
 }
 
-# PostgreSQL's own launcher may miss the end of a process, and sleep for three minutes.
 sub complete
 {
 	return wait_until {
 		ask('SELECT outbox.keep_sources()');
 		ask('SELECT outbox.forget_at_sources()');
 		ask("SELECT bool_and(complete_at IS NOT NULL) FROM outbox.forget_progress") eq 't'
-	} $_[0], 200;
+	} $_[0];
 }
 
 endpoint($follower, $receiver, 'all', '/ok/all');

@@ -92,7 +92,7 @@ foreach (@cases)
 	my %given = (ca_certificate => $text->($authority));
 	@given{qw(client_certificate client_key)} = ($text->($cert), $key) if $cert;
 	my $credentials = join ',', map { "'$_', \$pem\$$given{$_}\$pem\$" } sort keys %given;
-	my $ticks = cpu_ticks($worker);
+	my ($begun, $ticks) = (time, cpu_ticks($worker));
 	my $fine = () = $receiver->delivered(path => '/ok/fine');
 
 	my $endpoint = ask(qq[SELECT outbox.portal_create_endpoint('acme', 'https://localhost:$tls->{port}/',
@@ -102,7 +102,7 @@ foreach (@cases)
 	wait_sql($node, "SELECT $now IS NOT NULL FROM outbox.stats WHERE endpoint = '$endpoint'");
 	$receiver->wait_delivered($fine + 20, path => '/ok/fine');
 	is(ask("SELECT $now FROM outbox.stats WHERE endpoint = '$endpoint'"), $reason // 'delivered', $name);
-	cmp_ok(cpu_ticks($worker) - $ticks, '<', 60, "$name: the worker has little work");
+	cmp_ok(cpu_ticks($worker) - $ticks, '<', 60 + 15 * (time - $begun), "$name: the worker has little work");
 	is(worker_pid($node), $worker, "$name: the worker lives");
 	ask("SELECT outbox.drop_endpoint('$endpoint', discard => true)");
 	die "$name is not bounded\n" unless Test::More->builder->is_passing;    # the next would wait as long
