@@ -21,21 +21,21 @@ my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, kafka'\n");
 foreach my $name (qw(answered waits))
 {
 	$mock->("topic $name 1");
-	ask("SELECT outbox.create_endpoint('$name', 'kafka://$broker/$name', '{$name}', format => 'raw', timeout => '5 s', max_attempts => 1)");
+	ask("SELECT outbox.create_endpoint('$name', 'kafka://$broker/$name', '{$name}', format => 'raw', timeout => '10 s', max_attempts => 1)");
 	emit($node, $name, '{"n": 0}', "key => 'k0'");
 	endpoint_shows($node, $name, 'delivered = 1', "$name: the topic is known");
 }
 
 # The broker answers later than the worker stops, and a topic has no leader.
-$mock->('rtt 1500');
-$mock->('leaderless waits');
-$node->safe_psql('postgres', "SELECT count(outbox.emit('$_', jsonb_build_object('n', n), key => 'k' || n % 30)) FROM generate_series(1, 60) n") foreach qw(answered waits);
-ok(wait_sql($node, 'SELECT sum(in_flight) = 60 FROM outbox.workers'), 'records of all keys are under way');
 my $worker = worker_pid($node);
+$mock->('rtt 4000');
+$mock->('leaderless waits');
+ask("SELECT count(outbox.emit(t, jsonb_build_object('n', n), key => 'k' || n % 30)) FROM unnest('{answered,waits}'::text[]) t, generate_series(1, 60) n");
+ok(wait_sql($node, 'SELECT sum(in_flight) = 60 FROM outbox.workers'), 'records of all keys are under way');
 kill 'STOP', $worker;
 $mock->('rtt 0');
 $mock->('led waits');
-sleep 8;    # longer than the timeout
+sleep 13;    # longer than the timeout
 kill 'CONT', $worker;
 
 foreach my $name (qw(answered waits))

@@ -113,7 +113,7 @@ $receiver->control(path => '/hold/large', behave => '/slow?ms=20');
 my $then = most_until(sub { delivered(400, 'large') }, 'all are delivered');
 $most = $then if $then > $most;
 cmp_ok($most, '<', $bound, "so does the process: $most MB");
-is(ask("SELECT count(*) FROM outbox.deliveries WHERE endpoint = 'large' AND status <> 'delivered'"), '0', 'all are delivered');
+ok(wait_sql($node, "SELECT count(*) FROM outbox.deliveries WHERE endpoint = 'large' AND status <> 'delivered'", 0), 'all are delivered');
 goes_back('requests of 1 MB');
 ok(wait_sql($node, q{SELECT reason IS NULL FROM outbox.stats WHERE endpoint = 'large'}), 'the view shows no reason any more');
 cmp_ok(memory(), '<', 4, 'and nothing is left in the count');

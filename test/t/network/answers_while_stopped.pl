@@ -12,23 +12,21 @@ my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 
 # Failures of 30 events in a row would open a breaker, and each of them is dead at once.
-my $settings = "timeout => '5 s', max_attempts => 1";
+my $settings = "timeout => '10 s', max_attempts => 1";
 endpoint($node, $receiver, 'well', '/hold/well', "topics => '{well}', $settings, max_in_flight => 30");
 endpoint($node, $receiver, 'batches', '/hold/batches', "topics => '{batches}', $settings, max_in_flight => 3, batch_size => 10");
 endpoint($node, $receiver, 'hangs', '/hang/hangs', "topics => '{hangs}', $settings");
-emit_at_once($node, 'well', 30, 'NULL');
-emit_at_once($node, 'batches', 30, 'NULL');
-emit($node, 'hangs', '{}');
+my $worker = worker_pid($node);
+ask("SELECT count(outbox.emit(t, '{}')) FROM unnest('{well,batches}'::text[]) t, generate_series(1, 30) UNION ALL SELECT count(outbox.emit('hangs', '{}'))");
 $receiver->wait_for(30, path => '/hold/well');
 $receiver->wait_for(3, path => '/hold/batches');
 $receiver->wait_for(1, path => '/hang/hangs');
-my $worker = worker_pid($node);
 kill 'STOP', $worker;
 foreach my $path ('/hold/well', '/hold/batches')
 {
 	$receiver->control(path => $path, behave => '/ok');
 }
-sleep 8;    # longer than the timeout
+sleep 13;    # longer than the timeout
 kill 'CONT', $worker;
 
 ok(wait_sql($node, "SELECT count(*) = 2 FROM outbox.stats WHERE endpoint IN ('well', 'batches') AND delivered + dead = 30"), 'all have ended');

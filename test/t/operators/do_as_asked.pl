@@ -237,6 +237,7 @@ is( ask("SELECT string_agg(payload->>'total', ' ' ORDER BY d.seq) FROM outbox.de
 ask("SELECT outbox.alter_endpoint('f', reset => '{filter}')");
 my $any = emit($node, 'f.three', '{"total": 150}');
 $receiver->wait_delivered(1, id => $any);
+ok(wait_settled($node), 'settled');
 ok(restart_worker(), 'another worker');
 is(scalar(() = $receiver->delivered(id => $any)), 1, 'reset: no filter');
 

@@ -30,14 +30,22 @@ sub all_wait
 ok(wait_sql($node, all_wait('many'), $events), 'all have a row');
 cmp_ok(most_of_one_transaction(), '<=', 300, 'one transaction wrote a part of them');
 
-# The server is killed while they are written, which takes a while.
-ask(<<'SQL');
-CREATE FUNCTION public.take_long() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.5); RETURN NULL; END $$;
-CREATE TRIGGER take_long AFTER INSERT ON outbox.parked FOR EACH STATEMENT EXECUTE FUNCTION public.take_long();
+# The server is killed when one transaction has written some of them.  The next one of this worker does not end.
+my $worker = worker_pid($node);
+ask(<<"SQL");
+CREATE SEQUENCE public.writer;
+CREATE FUNCTION public.take_long() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS \$\$
+BEGIN
+	IF pg_backend_pid() = $worker AND (SELECT is_called AND last_value::text <> pg_current_xact_id()::text FROM public.writer) THEN
+		PERFORM pg_sleep(600);
+	END IF;
+	PERFORM setval('public.writer', pg_current_xact_id()::text::int8);
+	RETURN NULL;
+END \$\$;
+CREATE TRIGGER take_long AFTER INSERT ON outbox.parked FOR EACH ROW EXECUTE FUNCTION public.take_long();
 SQL
 my $rows = all_wait('keys');
 ok(wait_sql($node, "SELECT n BETWEEN 1 AND $events - 1 FROM ($rows) r(n)"), 'some of the rows are written');
-my $worker = worker_pid($node);
 kill 'KILL', $worker;
 ok(wait_sql($node, "SELECT state = 'running' AND pid <> $worker FROM outbox.workers"), 'the worker was killed, and there is another one');
 ok(wait_sql($node, $rows, $events), 'all have a row, also those that had none');

@@ -23,10 +23,12 @@ ask("INSERT INTO outbox.origins (epoch, system_identifier, database_oid, adopted
 my $first = ask($piece);
 ask("SELECT outbox.set_retention(events => '6 s')");
 ok(wait_sql($node, "SELECT ($piece) <> $first"), 'the log goes on in another piece');
+ask("SELECT outbox.set_retention(events => '1 h')");
 ask("SELECT count(outbox.emit('many', '{}')) FROM generate_series(1, $dead)");
 ask(park_as_dead("e.topic = 'many' AND s.name = 'a'"));
 is(ask($rows), $former + 1, 'while the log has older events, it has been subscribed to something');
 my $before = ask($scans);
+ask("SELECT outbox.set_retention(events => '6 s')");
 ok(wait_sql($node, $rows, 1), 'then only to its topics');
 wait_until { emit($node, 'fine', '{}'); ask($scans) > $before } 'the counts are there';
 cmp_ok(ask($scans) - $before, '<', 3 * $dead, 'its dead letters are not looked up for each');

@@ -41,7 +41,7 @@ wait_until
 }
 'four pieces go';
 cmp_ok(ask($positions) - $rows, '<', $endpoints, 'their places are not written for each piece');
-ask("ALTER SYSTEM SET outbox.retention = '10 s'");
+ask("ALTER SYSTEM SET outbox.retention = '1 h'");
 $node->reload;
 ask("SELECT count(outbox.resume_endpoint('e' || n)) FROM generate_series(1, $endpoints) n");
 ok(wait_sql($node, "SELECT count(*) FROM outbox.stats WHERE state = 'active'", $endpoints), 'all are resumed');
@@ -59,6 +59,8 @@ load($events / 4);
 ok(wait_sql($node, "SELECT count(*) FROM outbox.stats WHERE pending = 2 AND pending_exact", $endpoints), 'each lacks two');
 replace_worker($node);
 my $before = ask($read);
+ask("ALTER SYSTEM SET outbox.retention = '10 s'");
+$node->reload;
 ok(wait_sql($node, 'SELECT count(*) FROM outbox.parked', 2 * $endpoints), 'each has rows for what it lacks');
 ok(wait_sql($node, "SELECT NOT EXISTS (SELECT FROM outbox.events WHERE topic ~ '^all')"), 'the piece is gone');
 replace_worker($node);

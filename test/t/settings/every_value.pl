@@ -51,7 +51,7 @@ sub goes_on
 			  . " AND (SELECT count(*) = 1 AND bool_and(reason = 'max_attempts') FROM outbox.dead_letters WHERE event_id = '$dead')"
 			  . " AND (SELECT count(*) >= 4 FROM outbox.attempts WHERE event_id IN ('$id', '$later'))") eq 't';
 	}
-	$name, 20;
+	$name;
 	ok($done, "$name: delivered, tried again, moved when it was due, dead");
 	my $other = ask("SELECT pid FROM outbox.workers WHERE pid IS NOT NULL AND datname = 'postgres'");
 	isnt($other, $old, "$name: by a worker that started with them");

@@ -92,13 +92,13 @@ ok(wait_sql($node, "SELECT complete_at IS NOT NULL FROM outbox.forget_progress W
 
 # What a batch endpoint has read is sent in time while the rest cannot be read, and the worker sleeps.
 sub in_batches { return map { $_->{id} } $receiver->events(path => '/ok/batch', delivered => 1) }
-endpoint($node, $receiver, 'batch', '/ok/batch', "topics => '{batch.*}', batch_size => 10, batch_wait => '15 s'");
+endpoint($node, $receiver, 'batch', '/ok/batch', "topics => '{batch.*}', batch_size => 10, batch_wait => '30 s'");
 my @ready = map { emit($node, 'batch.ready', '{}') } 1 .. 2;
 ok(wait_sql($node, "SELECT pending = 2 FROM outbox.stats WHERE endpoint = 'batch'"), 'events wait for others of their batch');
 without('tenant_limits_here', sub { ask("SELECT outbox.alter_endpoint('batch', max_attempts => 3)") });
 arrives('other.batch', '/ok/other', 'the log is read');
 is(scalar(() = in_batches()), 0, 'the batch waits');
-wait_until { in_batches() >= 2 } 'the batch', 60;
+wait_until { in_batches() >= 2 } 'the batch';
 is(join(' ', in_batches()), "@ready", 'the batch is sent');
 my $unread = emit($node, 'batch.unread', '{}');
 my $pid = worker_pid($node);

@@ -16,10 +16,10 @@ my ($build, $journal) = OutboxTest::Build->with_null_sink($dir);
 my $node = outbox_node('main', build => $build, conf => "outbox.sinks = 'webhook, null'\noutbox.wakeup_interval = '60s'\n");
 my $receiver = OutboxTest::Receiver->new('main');
 
-# Every 10 s the tenant may send one request.
+# Every 20 s the tenant may send one request.
 endpoint($node, $receiver, 'web', '/ok/web', "topics => '{web}', tenant => 't'");
 ask("SELECT outbox.create_endpoint('link', 'null://h/link', '{link}', tenant => 't')");
-ask("SELECT outbox.set_tenant_limits('t', rate_limit => 0.1)");
+ask("SELECT outbox.set_tenant_limits('t', rate_limit => 0.05)");
 ok(wait_sql($node, "SELECT count(*) = 2 FROM outbox.stats WHERE state = 'active' AND pending_exact"), 'known to the worker');
 ask("SELECT count(outbox.emit('link', '{}', tenant => 't')) FROM generate_series(1, 2)");
 ok(wait_sql($node, "SELECT delivered = 1 AND pending = 1 FROM outbox.stats WHERE endpoint = 'link'"), 'one waits for the limit');
@@ -32,8 +32,8 @@ append_to_file("$journal.down", '');
 ok(wait_sql($node, "SELECT state = 'backing_off' FROM outbox.stats WHERE endpoint = 'link'"), 'the link of the first one goes down');
 wait_status($node, $id, 'delivered', 'the other one is sent to');
 my $after = ask("SELECT extract(epoch FROM max(started_at) - min(started_at)) FROM outbox.attempts");
-cmp_ok($after, '>', 9, 'as late as the limit says');
-cmp_ok($after, '<', 14, 'and no later');
+cmp_ok($after, '>', 19, 'as late as the limit says');
+cmp_ok($after, '<', 30, 'and no later');
 
 unlink "$journal.down";
 ok(wait_sql($node, "SELECT delivered = 2 FROM outbox.stats WHERE endpoint = 'link'"), 'and so is the first one, when its link is up again');

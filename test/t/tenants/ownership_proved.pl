@@ -173,9 +173,9 @@ is(portal(q[alter_endpoint('acme', 'acme.one', '] . encode_json({ url => $shown-
 	'active', 'an endpoint whose form gives its URL back goes on');
 is(portal(q[alter_endpoint('acme', 'acme.one', '] . encode_json({ url => $shown->{url} }) . q[')])->{version}, $shown->{version}, 'and nothing has changed');
 ask(q[SELECT outbox.set_portal_limits(challenge => 'echo')]);
-# 1 + 9 for the first URL, for each other one the same, and each call
+# 1 + 9 for the first URL, for each other one the same, and each call.  Some have run off since.
 my $spent = ask(q[SELECT round(spent) FROM outbox.portal_limits_here WHERE tenant = 'acme']);
-cmp_ok($spent, '>=', 20, 'the requests that ask count as calls of the tenant');
+cmp_ok($spent, '>=', 15, 'the requests that ask count as calls of the tenant');
 ask(q[SELECT outbox.set_portal_limits('flood', max_calls => 35, max_endpoints => 100)]);
 my $made = 0;
 for my $i (1 .. 10)
@@ -228,7 +228,7 @@ foreach (
 my $worker = worker_pid($node);
 ask(q[SELECT outbox.create_endpoint('queue' || i, '] . $receiver->url('/hang/queue') . q[', topics => '{queue.*}', tenant => 'queue', challenge => 'echo', timeout => '60 s') FROM generate_series(1, 6000) i]);
 wait_asked('/hang/queue', 1);
-wait_sql($node, q[SELECT count(*) = 6000 FROM outbox.stats WHERE endpoint LIKE 'queue%']);
+wait_sql($node, q[SELECT sum(endpoints) = (SELECT count(*) FROM outbox.endpoint_settings) FROM outbox.workers WHERE datname = 'postgres']);
 ask('SELECT pg_sleep(3)');
 sleeps_meanwhile($worker, 10, 'thousands that wait for the place of their tenant', sub { ask('SELECT pg_sleep(5)') });
 ask(q[SELECT outbox.drop_endpoint('queue' || i, discard => true) FROM generate_series(1, 6000) i]);

@@ -14,7 +14,7 @@ my $receiver = OutboxTest::Receiver->new('main');
 sub held
 {
 	my ($name, $n, $more, $emit) = @_;
-	endpoint($node, $receiver, $name, "/hold/$name", "topics => '{$name}'" . ($more // ''));
+	endpoint($node, $receiver, $name, "/hold/$name", "topics => '{$name}', timeout => '5 min'" . ($more // ''));
 	ask("SELECT count(outbox.emit('$name', '{}'" . ($emit // '') . ")) FROM generate_series(1, $n)");
 	return $receiver->wait_events($n, path => "/hold/$name");
 }

@@ -159,7 +159,7 @@ sub exactly
 		}
 		!@wrong;
 	}
-	"$when: equal", 30 or diag(join "\n", @wrong);
+	"$when: equal" or diag(join "\n", @wrong);
 	is("@wrong", '', $when);
 	return;
 }
