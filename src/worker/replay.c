@@ -34,7 +34,7 @@
 #define PAGE_ROWS 128
 #define PAGE_BYTES (1024 * 1024)
 
-/* A replay waits while its endpoint has this many retries and ready deliveries. */
+/* A replay waits while so many rows of its endpoint wait for an attempt. */
 #define ENOUGH_DUE 256
 
 /* µs after which no other page is begun in a step. */
@@ -125,9 +125,8 @@ can_go_on(const Replay *r)
 		return !r->waits;
 	return !ep->member.recreate && !ep->member.dropped && !ep->status.unstorable &&
 		!outbox_judge_later(ep) &&
-		(ep->queue->nretries + ep->queue->nretries_loading + ep->queue->nretries_waiting +
-				 ep->queue->nready + ep->queue->nsettling <
-			 ENOUGH_DUE ||
+		((outbox_has_all_rows(ep) &&
+		  ep->table->rows[OUTBOX_ROW_RETRYING] - ep->queue->nheads < ENOUGH_DUE) ||
 		 outbox_backlog_limit_hurries(ep));
 }
 
