@@ -409,7 +409,8 @@ load_strict(OutboxEndpoint *ep)
 	lane = outbox_lane_find(ep, "");
 	if (lane == NULL)
 		return;
-	lane->retrying = lane->retrying || !outbox_has_all_retries(ep);
+	if (!outbox_has_all_retries(ep))
+		outbox_lane_forget_rows(lane);
 	outbox_lane_parked(lane, PG_INT64_MIN);
 	outbox_lane_advance(ep, lane);
 }
