@@ -80,7 +80,7 @@ unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile), qr/ERROR:  (?!.*stat
 # A damaged row: a chunk of the payload is missing
 SKIP:
 {
-	skip 'pg_surgery is not there', 8
+	skip 'pg_surgery is not there', 11
 	  unless ask("SELECT count(*) FROM pg_available_extensions WHERE name = 'pg_surgery'");
 	ask('CREATE EXTENSION pg_surgery');
 	ask("SELECT outbox.pause_endpoint('ok')");
@@ -113,6 +113,23 @@ SQL
 		'tried again, it is dead again');
 	$last = emit($node, 'ok.last', '{}');
 	$receiver->wait_delivered(1, id => $last);
+
+	# The same for an endpoint that reads with the head: no event is counted twice
+	ok(wait_sql($node, "SELECT shared IS NOT NULL FROM outbox.positions JOIN outbox.endpoint_settings"
+			  . " USING (endpoint_id) WHERE name = 'ok' ORDER BY number DESC LIMIT 1"), 'it reads with the head');
+	my $damaged = ask(<<'SQL');
+BEGIN;
+SELECT outbox.emit('ok.large', jsonb_build_object('x', (SELECT string_agg(md5(i::text), '') FROM generate_series(1, 500) i))) AS id \gset
+SELECT reltoastrelid::regclass AS toast FROM outbox.events e JOIN pg_class c ON c.oid = e.tableoid WHERE e.id = :'id' \gset
+SELECT array_agg(ctid) AS tids FROM :toast WHERE chunk_id = (SELECT max(chunk_id) FROM :toast) \gset
+SELECT heap_force_kill(:'toast'::regclass, :'tids'::tid[]) \g /dev/null
+COMMIT;
+SELECT :'id';
+SQL
+	wait_status($node, $damaged, 'dead', 'its delivery is dead as well');
+	$last = emit($node, 'ok.last', '{}');
+	$receiver->wait_delivered(1, id => $last);
+	endpoint_shows($node, 'ok', 'pending = 0 AND dead = 2', 'and nothing is pending');
 	is(worker_pid($node), $pid, 'the worker is still the same');
 }
 $node->stop;
