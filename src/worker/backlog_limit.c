@@ -112,7 +112,8 @@ static bool
 may_be_moved(const OutboxEndpoint *ep)
 {
 	return !outbox_endpoint_rests(ep) && !ep->member.dropped && !ep->member.recreate &&
-		!ep->member.put_off && !ep->status.unstorable && outbox_kept_limit_has_room(ep) &&
+		!ep->member.put_off && ep->place.stored_version == ep->config.version &&
+		!ep->status.unstorable && outbox_kept_limit_has_room(ep) &&
 		!outbox_step_held(OUTBOX_STEP_BACKLOG, ep->id);
 }
 

@@ -125,6 +125,7 @@ load_endpoint(const OutboxEndpointRow *s)
 	set_tenant(ep, s);
 	ep->config.generation = s->generation;
 	ep->place.stored_version = s->subscription;
+	ep->place.dirty = s->subscription != s->version; /* it reads once that is stored */
 
 	if (moved)
 	{
@@ -154,7 +155,7 @@ load_endpoint(const OutboxEndpointRow *s)
 		outbox_tally_resume(ep);
 	ep->tally->last_active_at = GetCurrentTimestamp();
 	outbox_cursor_copy(&ep->feed->cursor, &p.cursor);
-	if (outbox_head_has_place(&ep->feed->cursor))
+	if (!ep->place.dirty && outbox_head_has_place(&ep->feed->cursor))
 		outbox_cursor_clear(&ep->feed->cursor);
 	else
 		outbox_window_count_again(ep, &outbox_loop.head);

@@ -53,5 +53,19 @@ foreach my $n (map { $_->{n} } $receiver->events(path => '/ok/keys', delivered =
 }
 is("@wrong", '', 'in the order of each key');
 is(join(' ', sort { $a <=> $b } values %last), join(' ', $events - 9 .. $events), 'and none is missing at the end');
+
+# Until many parts are written, an endpoint whose topics were changed reads nothing, so its place in the log is true
+my $failing = $receiver->url('/ok/parts');
+$receiver->control(path => '/ok/parts', behave => '/hold');
+endpoint($node, $receiver, 'altered', '/ok/altered', "topics => '{before.*}'");
+ask("SELECT count(outbox.create_endpoint('part' || n, '$failing', topics => '{parts}', backoff_base => '10 min', batch_size => 300)) FROM generate_series(1, 8) n");
+ask("SELECT count(outbox.emit('parts', '{}')) FROM generate_series(1, 300)");
+ok(wait_sql($node, "SELECT sum(processing) = 8 * 300 FROM outbox.stats WHERE endpoint LIKE 'part%'"), 'all are on their way');
+ask('CREATE TRIGGER take_long AFTER INSERT ON outbox.parked FOR EACH STATEMENT EXECUTE FUNCTION public.take_long()');
+$receiver->control(path => '/ok/parts', behave => '/status/500');
+my $id = ask("SELECT outbox.alter_endpoint('altered', topics => '{after.*}') \\g /dev/null\nSELECT outbox.emit('after.n', '{}')");
+$receiver->wait_delivered(1, id => $id);
+wait_status($node, $id, 'delivered', 'an event after the change is a delivery');
+ok(wait_sql($node, "SELECT sum(retrying) = 8 * 300 FROM outbox.stats WHERE endpoint LIKE 'part%'"), 'all of the others have a row');
 $node->stop;
 done_testing();
