@@ -442,7 +442,6 @@ read_page(OutboxEndpoint *first, int64 cut)
 	OutboxCursor	   *c;
 	int64				begun;
 	int64				begun_seq;
-	XLogRecPtr			unused = 0;
 
 	page.query = &query;
 	gather(&page);
@@ -457,7 +456,7 @@ read_page(OutboxEndpoint *first, int64 cut)
 	outbox_cursor_set(&place, c->read, tick, outbox_cursor_start(c, tick));
 	join(&page, &place, tick);
 	outbox_step_blame(page.leader->id);
-	outbox_log_read(&place, tick, &query, &unused);
+	outbox_log_read(&place, tick, &query, &outbox_fetched_lsn);
 	for (int i = 0; i < page.n; i++)
 		advance(&page, page.members[i], &place);
 
