@@ -382,6 +382,14 @@ begin_reload(Reload *r)
 	}
 }
 
+/* The endpoint's settings are read, unless that is on hold. */
+static void
+pass(int32 id)
+{
+	if (!outbox_step_held(OUTBOX_STEP_RELOAD, id))
+		outbox_step_passed(OUTBOX_STEP_RELOAD, id);
+}
+
 /* The reload of all settings is committed. */
 static void
 take_all(Reload *r)
@@ -403,6 +411,7 @@ take_all(Reload *r)
 	{
 		OutboxEndpoint *ep = outbox_loop.roster.endpoints[i];
 
+		pass(ep->id);
 		outbox_subscribers_add(ep);
 		outbox_busy_note_loaded(ep);
 	}
@@ -428,6 +437,7 @@ take_some(Reload *r)
 	{
 		OutboxEndpoint *ep = outbox_loop_find(lfirst_int(cell));
 
+		pass(lfirst_int(cell));
 		if (ep && ep->member.dropped && !outbox_roster_lingers(ep))
 			gone = list_append_unique_ptr(gone, ep);
 		else if (ep && !ep->member.dropped)
@@ -508,9 +518,6 @@ outbox_reload(bool tidy)
 	outbox_txn_commit();
 	OUTBOX_CRASH_POINT("reload.committed");
 
-	for (int i = 0; i < r->n; i++)
-		if (!outbox_step_held(OUTBOX_STEP_RELOAD, r->list[i]->id))
-			outbox_step_passed(OUTBOX_STEP_RELOAD, r->list[i]->id);
 	if (r->all)
 		take_all(r);
 	else
