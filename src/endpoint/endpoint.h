@@ -329,11 +329,10 @@ typedef struct OutboxQueue
 	int				   nheads;	   /* deliveries in flight that are their lane's
 										 * head, or have no lane */
 	int				   nwaiting;
-	int				   nretries_waiting; /* the part of 'nwaiting' with 'was_retry' */
-	int				   nloaded_blocked;	 /* ready or waiting, with a row and without
-										  * 'was_retry' */
-	int				   nloaded_retries;	 /* ready or waiting, with a row and with
-										  * 'was_retry' */
+	int				   nloaded_blocked; /* ready or waiting, with a row and without
+										 * 'was_retry' */
+	int				   nloaded_retries; /* ready or waiting, with a row and with
+										 * 'was_retry' */
 	int				   nsettling;
 	struct lanes_hash *lanes;
 	dlist_head		   loading;	  /* lanes whose parked followers are next */

@@ -216,7 +216,6 @@ outbox_lane_leave(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d)
 	dlist_delete(&d->node);
 	lane->nwaiting--;
 	ep->queue->nwaiting--;
-	ep->queue->nretries_waiting -= d->was_retry;
 	outbox_delivery_count(d, -1);
 }
 
@@ -226,7 +225,6 @@ begin_waiting(OutboxEndpoint *ep, OutboxLane *lane, OutboxDelivery *d)
 	d->state = OUTBOX_DELIVERY_WAITING;
 	lane->nwaiting++;
 	ep->queue->nwaiting++;
-	ep->queue->nretries_waiting += d->was_retry;
 	outbox_delivery_count(d, 1);
 }
 

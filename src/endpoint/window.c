@@ -57,7 +57,8 @@ holds_little(const OutboxEndpoint *ep)
 }
 
 /*
- * Reading stops while the endpoint could not send the events that it has.  While its
+ * Reading stops while the endpoint could not send the events that it has, and until a
+ * changed subscription is stored with the place from which it holds.  While its
  * breaker is open, it reads only the event that the due probe needs.  The probe needs one
  * if it is to send a new event, or if there is no event to retry: none is stored, and
  * none soon will be.
@@ -67,6 +68,7 @@ outbox_window_wants_events(OutboxEndpoint *ep, TimestampTz now)
 {
 	if (outbox_is_attached(ep) || is_full(ep) || outbox_status_is_shut(ep, now) ||
 		ep->member.recreate || ep->member.put_off ||
+		ep->place.stored_version != ep->config.version ||
 		outbox_step_held(OUTBOX_STEP_READ, ep->id))
 		return false;
 	return ep->pace.breaker != OUTBOX_BREAKER_OPEN ||

@@ -156,8 +156,8 @@ extern OutboxPage *outbox_fetch(const int64 *seqs, int n, OutboxLogVisitFn take,
 extern OutboxEvent *outbox_fetch_whole(const OutboxEvent *event);
 
 /*
- * Raised by each fetch, to where the WAL must be durable before sending.  The worker
- * waits for it.
+ * Raised by each fetch, and when events are read to be kept, to where the WAL must be
+ * durable before sending.  The worker waits for it.
  */
 extern XLogRecPtr outbox_fetched_lsn;
 

@@ -96,6 +96,16 @@ outbox_parked_is_gone(int32 endpoint_id, int64 seq)
 	return false;
 }
 
+int64 *
+outbox_parked_add_gone(int32 endpoint_id, int64 *seqs, int *n)
+{
+	seqs = repalloc(seqs, sizeof(int64) * Max(*n + ngone, 1));
+	for (int i = 0; i < ngone; i++)
+		if (gone[i].endpoint_id == endpoint_id)
+			seqs[(*n)++] = gone[i].seq;
+	return seqs;
+}
+
 void
 outbox_parked_empty(int32 endpoint_id, int64 seq)
 {

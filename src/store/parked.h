@@ -3,7 +3,7 @@
  *	  Deliveries that have a row in outbox.parked.
  *
  * All functions here run inside a transaction of transaction.h, except _share_room,
- * _keep_room, _wants_look, _count_again, _is_gone and _gone_written.
+ * _keep_room, _wants_look, _count_again, _is_gone, _add_gone and _gone_written.
  */
 #ifndef OUTBOX_PARKED_H
 #define OUTBOX_PARKED_H
@@ -54,6 +54,12 @@ extern void outbox_parked_write(const List *endpoints);
 extern void outbox_parked_write_gone(void);
 extern bool outbox_parked_is_gone(int32 endpoint_id, int64 seq);
 extern void outbox_parked_gone_written(void); /* when that is committed */
+
+/*
+ * Appends the seqs of the endpoint's rows that _is_gone is true for to '*n' other ones, which
+ * were palloc'd, and returns all of them.
+ */
+extern int64 *outbox_parked_add_gone(int32 endpoint_id, int64 *seqs, int *n);
 
 /* Cancels a row because its event is forgotten, and removes the event's data from it. */
 extern void outbox_parked_empty(int32 endpoint_id, int64 seq);

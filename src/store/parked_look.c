@@ -66,6 +66,18 @@ outbox_parked_keep_room(OutboxEndpoint *ep)
 
 /* ------------------------------------------------------------- retries */
 
+/*
+ * Returns the seqs of rows that say 'retrying' although memory has these deliveries, or has
+ * found their events gone, and their number in '*n'.
+ */
+static int64 *
+known_retries(OutboxEndpoint *ep, int *n)
+{
+	int64 *loaded = outbox_parking_loaded_retries(ep, n);
+
+	return outbox_parked_add_gone(ep->id, loaded, n);
+}
+
 static bool
 wants_retries(const OutboxEndpoint *ep)
 {
@@ -80,10 +92,10 @@ static void
 read_retries(OutboxEndpoint *ep)
 {
 	int			n;
-	int64	   *loaded = outbox_parking_loaded_retries(ep, &n);
+	int64	   *known = known_retries(ep, &n);
 	TimestampTz latest = GetCurrentTimestamp() + ep->pace.limits.backoff_max;
 
-	qsort(loaded, n, sizeof(int64), outbox_compare_int8);
+	qsort(known, n, sizeof(int64), outbox_compare_int8);
 	outbox_plan_run(
 		"SELECT p.seq, p.key, p.next_attempt_at, p.batch, p.attempts > 0 FROM outbox.parked p" OF_ENDPOINT
 			STATUS "'retrying'"
@@ -103,8 +115,7 @@ read_retries(OutboxEndpoint *ep)
 						into_int8(&group), into_bool(&tried));
 		ep->queue->retries_due = due;
 		ep->queue->retries_seq = seq;
-		if (bsearch(&seq, loaded, n, sizeof(int64), outbox_compare_int8) ||
-			outbox_parked_is_gone(ep->id, seq))
+		if (bsearch(&seq, known, n, sizeof(int64), outbox_compare_int8))
 			continue;
 
 		/*
@@ -126,7 +137,7 @@ read_retries(OutboxEndpoint *ep)
 
 /*
  * Reads the table's rows of these keys, or with strict ordering of the only lane.  A
- * retry that memory has is left out of the answer.
+ * retry that memory knows is left out of the answer.
  *
  * Each part of an answer is the first row of one index.  The order has the columns of
  * that index, and the key is a range, so no other index fits, whatever the statistics
@@ -136,7 +147,7 @@ static void
 ask_table(OutboxEndpoint *ep, Datum *keys, int nkeys)
 {
 	int		  n;
-	int64	 *loaded = outbox_parking_loaded_retries(ep, &n);
+	int64	 *known = known_retries(ep, &n);
 	OutboxArg array = arg_datum(TEXTARRAYOID, outbox_array(keys, nkeys, TEXTOID));
 
 #define ASK(of_key, first_retry, first_follower) \
@@ -150,7 +161,7 @@ ask_table(OutboxEndpoint *ep, Datum *keys, int nkeys)
 		" COALESCE((SELECT p.seq FROM outbox.parked p" OF_ENDPOINT of_key STATUS \
 		"'blocked' ORDER BY " first_follower " LIMIT 1), -1)" \
 		" FROM pg_catalog.unnest($2) k(key)", \
-		arg_int4(ep->id), array, arg_int8s(loaded, n), \
+		arg_int4(ep->id), array, arg_int8s(known, n), \
 		arg_bool(ep->config.block_on_dead))
 	if (ep->config.ordering == OUTBOX_ORDER_STRICT)
 		ASK("", "p.next_attempt_at", "p.seq");
@@ -398,7 +409,8 @@ load_strict(OutboxEndpoint *ep)
 	lane = outbox_lane_find(ep, "");
 	if (lane == NULL)
 		return;
-	lane->retrying = lane->retrying || !outbox_has_all_retries(ep);
+	if (!outbox_has_all_retries(ep))
+		outbox_lane_forget_rows(lane);
 	outbox_lane_parked(lane, PG_INT64_MIN);
 	outbox_lane_advance(ep, lane);
 }

@@ -499,6 +499,7 @@ settle_alone(const Part *all, OutboxEndpoint *ep)
 	{
 		if (part.begun && in_part(&part, ep))
 			outbox_step_passed(OUTBOX_STEP_SETTLE, ep->id);
+		all->all->more = all->all->more || part.split != NULL;
 		return part.begun;
 	}
 	ep->status.unstorable = some_unstorable = true;

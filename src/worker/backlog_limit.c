@@ -112,7 +112,8 @@ static bool
 may_be_moved(const OutboxEndpoint *ep)
 {
 	return !outbox_endpoint_rests(ep) && !ep->member.dropped && !ep->member.recreate &&
-		!ep->member.put_off && !ep->status.unstorable && outbox_kept_limit_has_room(ep) &&
+		!ep->member.put_off && ep->place.stored_version == ep->config.version &&
+		!ep->status.unstorable && outbox_kept_limit_has_room(ep) &&
 		!outbox_step_held(OUTBOX_STEP_BACKLOG, ep->id);
 }
 
@@ -441,7 +442,6 @@ read_page(OutboxEndpoint *first, int64 cut)
 	OutboxCursor	   *c;
 	int64				begun;
 	int64				begun_seq;
-	XLogRecPtr			unused = 0;
 
 	page.query = &query;
 	gather(&page);
@@ -456,7 +456,7 @@ read_page(OutboxEndpoint *first, int64 cut)
 	outbox_cursor_set(&place, c->read, tick, outbox_cursor_start(c, tick));
 	join(&page, &place, tick);
 	outbox_step_blame(page.leader->id);
-	outbox_log_read(&place, tick, &query, &unused);
+	outbox_log_read(&place, tick, &query, &outbox_fetched_lsn);
 	for (int i = 0; i < page.n; i++)
 		advance(&page, page.members[i], &place);
 

@@ -242,7 +242,7 @@ static const Chore chores[] = {
 	{OUTBOX_STEP_SCHEDULE, OF_DATABASE | WHILE_ENABLED, outbox_scheduled_next_time,
 	 outbox_scheduled_step, outbox_scheduled_failed},
 	{OUTBOX_STEP_REPLAY, WHILE_ENABLED | IF_UNLOCKED | SETTLED, outbox_replays_due,
-	 outbox_replays_run, outbox_replays_failed},
+	 outbox_replays_run, NULL},
 	{OUTBOX_STEP_BACKLOG, IF_UNLOCKED, outbox_backlog_limit_next_time, run_backlog, NULL},
 	{OUTBOX_STEP_BACKLOG, IF_UNLOCKED, outbox_kept_limit_due, outbox_kept_limit_run,
 	 NULL},

@@ -55,10 +55,26 @@ outbox_head_step_is_over(void)
 }
 
 void
-outbox_head_count(OutboxEndpoint *ep, const OutboxRow *row)
+outbox_head_count(OutboxEndpoint *ep, TimestampTz created_at)
 {
 	if (ep->feed->backlog++ == ep->feed->window_count - ep->feed->ncancelled)
-		ep->feed->backlog_since = outbox_row_created_at(row);
+		ep->feed->backlog_since = created_at;
+}
+
+/*
+ * Counts the event for all endpoints that want it.  Nothing may throw an error after that, or
+ * the event would be read and counted again.
+ */
+static void
+count_for_all(const OutboxSubscribers *s, TimestampTz created_at)
+{
+	for (int i = 0; i < s->n; i++)
+		if (outbox_is_counted(s->endpoints[i]) && s->result[i] != OUTBOX_FILTER_NO &&
+			!s->cancelled[i])
+		{
+			outbox_head_count(s->endpoints[i], created_at);
+			outbox_busy_add(s->endpoints[i]); /* at least to publish it */
+		}
 }
 
 /* The endpoint is behind from the current event on, and its backlog is not known. */
@@ -102,14 +118,9 @@ head_wants(void *arg, const char *name, size_t len, OutboxRow *row)
 		attached = attached || outbox_is_attached(ep);
 	}
 
-	/* Counted only now, when nothing can throw an error any more. */
-	for (int i = 0; i < s->n && !forgotten; i++)
-		if (outbox_is_counted(s->endpoints[i]) && s->result[i] != OUTBOX_FILTER_NO &&
-			!s->cancelled[i])
-		{
-			outbox_head_count(s->endpoints[i], row);
-			outbox_busy_add(s->endpoints[i]); /* at least to publish it */
-		}
+	/* An event that an attached endpoint wants is counted when its row was read. */
+	if (!attached && !forgotten)
+		count_for_all(s, outbox_row_created_at(row));
 	if (!wanted && outbox_serves_database() && outbox_loop.roster.to_come == 0)
 		outbox_loop.unmatched++;
 	return attached ? s : NULL;
@@ -120,6 +131,8 @@ head_takes(void *arg, void *wanted, OutboxEvent *event)
 {
 	OutboxSubscribers *s = wanted;
 
+	if (!event->forgotten)
+		count_for_all(s, event->created_at);
 	for (int i = 0; i < s->n; i++)
 	{
 		OutboxEndpoint *ep = s->endpoints[i];

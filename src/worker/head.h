@@ -53,7 +53,7 @@ extern bool outbox_head_is_beyond(const OutboxCursor *c);
  */
 extern OutboxTick *outbox_head_target(const OutboxCursor *c, bool ahead);
 
-/* Adds an event to the endpoint's backlog. */
-extern void outbox_head_count(OutboxEndpoint *ep, const OutboxRow *row);
+/* Adds an event that was emitted at this time to the endpoint's backlog. */
+extern void outbox_head_count(OutboxEndpoint *ep, TimestampTz created_at);
 
 #endif /* OUTBOX_HEAD_H */

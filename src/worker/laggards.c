@@ -438,7 +438,7 @@ count(Pages *pages, OutboxRow *row)
 		OutboxEndpoint *ep = pages->wanted[i].ep;
 
 		if (!pages->wanted[i].cancelled && !outbox_row_forgotten(row))
-			outbox_head_count(ep, row);
+			outbox_head_count(ep, outbox_row_created_at(row));
 		ep->feed->counter.last_seq = outbox_row_seq(row);
 	}
 }

@@ -125,6 +125,7 @@ load_endpoint(const OutboxEndpointRow *s)
 	set_tenant(ep, s);
 	ep->config.generation = s->generation;
 	ep->place.stored_version = s->subscription;
+	ep->place.dirty = s->subscription != s->version; /* it reads once that is stored */
 
 	if (moved)
 	{
@@ -154,7 +155,7 @@ load_endpoint(const OutboxEndpointRow *s)
 		outbox_tally_resume(ep);
 	ep->tally->last_active_at = GetCurrentTimestamp();
 	outbox_cursor_copy(&ep->feed->cursor, &p.cursor);
-	if (outbox_head_has_place(&ep->feed->cursor))
+	if (!ep->place.dirty && outbox_head_has_place(&ep->feed->cursor))
 		outbox_cursor_clear(&ep->feed->cursor);
 	else
 		outbox_window_count_again(ep, &outbox_loop.head);
@@ -381,6 +382,14 @@ begin_reload(Reload *r)
 	}
 }
 
+/* The endpoint's settings are read, unless that is on hold. */
+static void
+pass(int32 id)
+{
+	if (!outbox_step_held(OUTBOX_STEP_RELOAD, id))
+		outbox_step_passed(OUTBOX_STEP_RELOAD, id);
+}
+
 /* The reload of all settings is committed. */
 static void
 take_all(Reload *r)
@@ -402,6 +411,7 @@ take_all(Reload *r)
 	{
 		OutboxEndpoint *ep = outbox_loop.roster.endpoints[i];
 
+		pass(ep->id);
 		outbox_subscribers_add(ep);
 		outbox_busy_note_loaded(ep);
 	}
@@ -427,6 +437,7 @@ take_some(Reload *r)
 	{
 		OutboxEndpoint *ep = outbox_loop_find(lfirst_int(cell));
 
+		pass(lfirst_int(cell));
 		if (ep && ep->member.dropped && !outbox_roster_lingers(ep))
 			gone = list_append_unique_ptr(gone, ep);
 		else if (ep && !ep->member.dropped)
@@ -507,9 +518,6 @@ outbox_reload(bool tidy)
 	outbox_txn_commit();
 	OUTBOX_CRASH_POINT("reload.committed");
 
-	for (int i = 0; i < r->n; i++)
-		if (!outbox_step_held(OUTBOX_STEP_RELOAD, r->list[i]->id))
-			outbox_step_passed(OUTBOX_STEP_RELOAD, r->list[i]->id);
 	if (r->all)
 		take_all(r);
 	else

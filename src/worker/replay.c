@@ -23,7 +23,6 @@
 #include "log/step.h"
 #include "log/transaction.h"
 #include "server/shares.h"
-#include "store/parked.h"
 #include "worker/backlog_limit.h"
 #include "worker/busy.h"
 #include "worker/judge.h"
@@ -34,7 +33,7 @@
 #define PAGE_ROWS 128
 #define PAGE_BYTES (1024 * 1024)
 
-/* A replay waits while its endpoint has this many retries and ready deliveries. */
+/* A replay waits while so many rows of its endpoint wait for an attempt. */
 #define ENOUGH_DUE 256
 
 /* µs after which no other page is begun in a step. */
@@ -53,6 +52,18 @@ static Replay *replays; /* NULL: none */
 static int	   nreplays;
 static int	   next_replay; /* whose turn it is */
 static size_t  replays_account;
+
+/* A row that the present step has made. */
+typedef struct MadeRow
+{
+	OutboxEndpoint *ep;
+	int64			seq;
+	char		   *key;
+	TimestampTz		due;
+} MadeRow;
+
+static List			*made;
+static MemoryContext made_cxt; /* lasts until after the commit */
 
 /* The columns of a replay's row that are read for a page. */
 typedef struct ReplayPage
@@ -125,9 +136,8 @@ can_go_on(const Replay *r)
 		return !r->waits;
 	return !ep->member.recreate && !ep->member.dropped && !ep->status.unstorable &&
 		!outbox_judge_later(ep) &&
-		(ep->queue->nretries + ep->queue->nretries_loading + ep->queue->nretries_waiting +
-				 ep->queue->nready + ep->queue->nsettling <
-			 ENOUGH_DUE ||
+		((outbox_has_all_rows(ep) &&
+		  ep->table->rows[OUTBOX_ROW_RETRYING] - ep->queue->nheads < ENOUGH_DUE) ||
 		 outbox_backlog_limit_hurries(ep));
 }
 
@@ -170,14 +180,14 @@ replay_takes(void *arg, void *wanted, OutboxEvent *event)
 
 /*
  * Parks the events of a page that are before the endpoint's position and not parked
- * already.  Memory learns of the rows that were made.  Returns how many events of the
- * page are sent: these, and the events that wait anyway, as outbox.replay() has counted
- * them.
+ * already.  Returns how many events of the page are sent: these, and the events that wait
+ * anyway, as outbox.replay() has counted them.
  */
 static int64
 park_page(ReplayPage *page)
 {
-	int64 dead;
+	MemoryContext old;
+	int64		  dead;
 
 	dead = (int64) outbox_query("SELECT 1 FROM outbox.parked"
 								" WHERE endpoint_id = $1 AND seq = ANY ($2)"
@@ -198,16 +208,17 @@ park_page(ReplayPage *page)
 				 " ON CONFLICT (endpoint_id, seq) DO NOTHING"
 				 " RETURNING seq, key, next_attempt_at",
 				 arg_int4(page->ep->id), arg_int8s(page->seqs, page->n));
+	old = MemoryContextSwitchTo(made_cxt);
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
-		int64		seq;
-		char	   *key;
-		TimestampTz due;
+		MadeRow *row = palloc(sizeof(MadeRow));
 
-		outbox_read_row(i, into_int8(&seq), into_text(&key), into_time(&due));
-		outbox_parking_count_row(page->ep, seq, OUTBOX_ROW_RETRYING, 1);
-		outbox_retries_add_parked(page->ep, seq, due, key, 0);
+		row->ep = page->ep;
+		outbox_read_row(i, into_int8(&row->seq), into_text(&row->key),
+						into_time(&row->due));
+		made = lappend(made, row);
 	}
+	MemoryContextSwitchTo(old);
 	outbox_kept_add(page->seqs, page->n);
 	return page->n - dead;
 }
@@ -319,28 +330,14 @@ go_on(Replay *r)
 	return ended;
 }
 
-/* Memory may be ahead of the tables, so the list and the counts are read again. */
-void
-outbox_replays_failed(void)
-{
-	outbox_loop.replays_changed = true;
-	for (int i = 0; i < nreplays; i++)
-	{
-		OutboxEndpoint *ep = outbox_loop_find(replays[i].endpoint_id);
-
-		if (ep)
-		{
-			outbox_busy_add(ep);
-			outbox_parked_count_again(ep);
-		}
-	}
-}
-
 void
 outbox_replays_run(void *now)
 {
-	TimestampTz begun = GetCurrentTimestamp();
+	TimestampTz		begun = GetCurrentTimestamp();
+	const ListCell *cell;
 
+	made = NIL;
+	made_cxt = CurrentMemoryContext;
 	outbox_txn_begin_step();
 	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_EVENTS_2);
 	if (outbox_loop.replays_changed)
@@ -361,4 +358,11 @@ outbox_replays_run(void *now)
 	OUTBOX_CRASH_POINT("replay.stored");
 	outbox_txn_commit();
 	OUTBOX_CRASH_POINT("replay.committed");
+	foreach (cell, made)
+	{
+		const MadeRow *row = lfirst(cell);
+
+		outbox_parking_count_row(row->ep, row->seq, OUTBOX_ROW_RETRYING, 1);
+		outbox_retries_add_parked(row->ep, row->seq, row->due, row->key, 0);
+	}
 }

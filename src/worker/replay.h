@@ -8,6 +8,5 @@ extern TimestampTz outbox_replays_due(void);
 
 /* Reads a page for some of the replays, in turn. */
 extern void outbox_replays_run(void *now);
-extern void outbox_replays_failed(void); /* after an error */
 
 #endif /* OUTBOX_REPLAY_H */

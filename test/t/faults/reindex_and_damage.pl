@@ -80,7 +80,7 @@ unlike(PostgreSQL::Test::Utils::slurp_file($node->logfile), qr/ERROR:  (?!.*stat
 # A damaged row: a chunk of the payload is missing
 SKIP:
 {
-	skip 'pg_surgery is not there', 8
+	skip 'pg_surgery is not there', 13
 	  unless ask("SELECT count(*) FROM pg_available_extensions WHERE name = 'pg_surgery'");
 	ask('CREATE EXTENSION pg_surgery');
 	ask("SELECT outbox.pause_endpoint('ok')");
@@ -113,6 +113,42 @@ SQL
 		'tried again, it is dead again');
 	$last = emit($node, 'ok.last', '{}');
 	$receiver->wait_delivered(1, id => $last);
+
+	# The same for an endpoint that reads with the head: no event is counted twice
+	ok(wait_sql($node, "SELECT shared IS NOT NULL FROM outbox.positions JOIN outbox.endpoint_settings"
+			  . " USING (endpoint_id) WHERE name = 'ok' ORDER BY number DESC LIMIT 1"), 'it reads with the head');
+	my $damaged = ask(<<'SQL');
+BEGIN;
+SELECT outbox.emit('ok.large', jsonb_build_object('x', (SELECT string_agg(md5(i::text), '') FROM generate_series(1, 500) i))) AS id \gset
+SELECT reltoastrelid::regclass AS toast FROM outbox.events e JOIN pg_class c ON c.oid = e.tableoid WHERE e.id = :'id' \gset
+SELECT array_agg(ctid) AS tids FROM :toast WHERE chunk_id = (SELECT max(chunk_id) FROM :toast) \gset
+SELECT heap_force_kill(:'toast'::regclass, :'tids'::tid[]) \g /dev/null
+COMMIT;
+SELECT :'id';
+SQL
+	ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.parked WHERE event_id = '$damaged' AND status = 'dead' AND reason = 'unreadable'"),
+		'its delivery is dead as well');
+	$last = emit($node, 'ok.last', '{}');
+	$receiver->wait_delivered(1, id => $last);
+	endpoint_shows($node, 'ok', 'pending = 0 AND dead = 2', 'and nothing is pending');
+
+	# The same with its settings, until they are repaired
+	my $change = "outbox.endpoint_changed(endpoint_id) FROM outbox.endpoint_settings WHERE name = 'ok'";
+	ask(<<"SQL");
+BEGIN;
+UPDATE outbox.endpoint_settings SET revision = revision + 1,
+	headers = (SELECT jsonb_object_agg('x' || i, md5(i::text)) FROM generate_series(1, 500) i) WHERE name = 'ok';
+SELECT reltoastrelid::regclass AS toast FROM pg_class WHERE oid = 'outbox.endpoint_settings'::regclass \\gset
+SELECT array_agg(ctid) AS tids FROM :toast \\gset
+SELECT heap_force_kill(:'toast'::regclass, :'tids'::tid[]) \\g /dev/null
+SELECT $change \\g /dev/null
+COMMIT;
+SQL
+	ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.held_steps WHERE step = 'reload' AND endpoint = 'ok'"), 'its settings cannot be read');
+	ask("UPDATE outbox.endpoint_settings SET revision = revision + 1, headers = NULL WHERE name = 'ok'; SELECT $change");
+	$last = emit($node, 'ok.last', '{}');
+	$receiver->wait_delivered(1, id => $last);
+	is(ask("SELECT count(*) FROM outbox.held_steps WHERE step = 'reload'"), 0, 'when it reads on, they are not on hold');
 	is(worker_pid($node), $pid, 'the worker is still the same');
 }
 $node->stop;

@@ -203,7 +203,9 @@ is(ask('SELECT events FROM outbox.replay_progress'), 1, 'and begins as many deli
 ok(wait_settled($node), 'settled');
 is(scalar(() = $receiver->requests(path => '/ok/r')), 1, 'the others are not sent');
 
-# A replay that is under way waits for its endpoint, and can be ended there
+# A replay that is under way waits for its endpoint, and can be ended there, also where a worker has
+# so many endpoints that its memory has few retries of each
+ask("SELECT count(outbox.create_endpoint('one' || n, '@{[$receiver->url('/ok/one')]}', topics => '{one.*}')) FROM generate_series(1, 300) n");
 endpoint($node, $receiver, 'y', '/ok/y', "topics => '{y.*}', timeout => '5 s'");
 ask(q{SELECT count(outbox.emit('y.one', '{}')) FROM generate_series(1, 2000)});
 $receiver->wait_delivered(2000, path => '/ok/y');
@@ -222,6 +224,7 @@ is(ask("SELECT events || ' ' || cancelled $progress"), "$begun true", 'and it st
 is(ask("SELECT outbox.replay('y', now() - interval '1 h')"), 2000, 'another one');
 $receiver->wait_delivered(2000 + $begun, path => '/ok/z');
 ok(wait_sql($node, "SELECT finished_at IS NOT NULL AND NOT cancelled AND events = 2000 $progress"), 'sends all of them');
+ask("SELECT count(outbox.drop_endpoint('one' || n, discard => true)) FROM generate_series(1, 300) n");
 
 # Altered: it holds from the position on, and outbox.deliveries agrees
 ask("SELECT outbox.alter_endpoint('f', filter => '\$.total < 100')");

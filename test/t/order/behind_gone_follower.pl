@@ -1,4 +1,4 @@
-# Events behind a parked follower that is gone do not overtake the other ones of its key.
+# Events behind a parked one that is gone do not overtake others of their key, and do not wait for it.
 use strict;
 use warnings;
 
@@ -44,6 +44,16 @@ is_deeply([ map { JSON::PP::decode_json($_->{body})->{data}{n} } $receiver->deli
 	[ 1, 3, 4, 5 ], 'the others come in their order');
 shows("dead = 1 AND pending + processing + retrying + blocked = 0 AND EXISTS (SELECT FROM outbox.parked WHERE status = 'dead')", 'the one that is gone is dead');
 is(ask('SELECT seq, status, reason FROM outbox.parked'), '2|dead|event is gone', 'and its row says so');
+
+# The event of a dead head is removed, and the head is to be sent again: it blocks its key no longer
+endpoint($node, $receiver, 'head', '/status/500/head', "topics => '{head.*}', on_exhausted => 'block', max_attempts => 1");
+my ($head, $next) = split /\n/, ask("SELECT outbox.emit('head.n', '{}', key => 'k') FROM generate_series(1, 2)");
+wait_status($node, $head, 'dead', 'a dead head');
+wait_status($node, $next, 'blocked', 'blocks its key');
+ask("DELETE FROM outbox.events WHERE id = '$head'");
+$receiver->control(path => '/status/500/head', behave => '/ok');
+is(ask("SELECT outbox.retry('head')"), 1, 'it is to be sent again');
+wait_status($node, $next, 'delivered', 'as it is gone, the next one is sent');
 
 $node->stop;
 done_testing();

@@ -61,5 +61,40 @@ foreach my $n (map { $_->{n} } $receiver->events(path => '/ok/keys', delivered =
 }
 is("@wrong", '', 'in the order of each key');
 is(join(' ', sort { $a <=> $b } values %last), join(' ', $events - 9 .. $events), 'and none is missing at the end');
+
+# What could not be written is written in parts as well, before its endpoint is loaded again for other settings
+$receiver->control(path => '/ok/again', behave => '/hold');
+endpoint($node, $receiver, 'again', '/ok/again', "topics => '{again}', backoff_base => '1 h', backoff_max => '1 h', max_in_flight => 400, timeout => '1 min'");
+ask("SELECT count(outbox.emit('again', '{}')) FROM generate_series(1, 400)");
+ok(wait_sql($node, "SELECT processing = 400 FROM outbox.stats WHERE endpoint = 'again'"), 'all are on their way');
+my $again = ask("SELECT endpoint_id FROM outbox.endpoint_settings WHERE name = 'again'");
+ask(<<"SQL");
+CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS \$\$ BEGIN RAISE EXCEPTION 'refused'; END \$\$;
+CREATE TRIGGER refuse BEFORE INSERT ON outbox.parked FOR EACH ROW WHEN (NEW.endpoint_id = $again) EXECUTE FUNCTION public.refuse();
+SQL
+$receiver->control(path => '/ok/again', behave => '/status/500');
+endpoint_shows($node, 'again', 'failed_attempts = 400', 'all have failed');
+ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.held_steps WHERE step = 'settle' AND endpoint = 'again'"), 'and their rows cannot be written');
+ask("SELECT outbox.alter_endpoint('again', ordering => 'none')");
+endpoint($node, $receiver, 'later', '/ok/later', "topics => '{later}'");
+$receiver->wait_delivered(1, id => emit($node, 'later', '{}'));
+ask('DROP TRIGGER refuse ON outbox.parked');
+$node->reload;
+ok(wait_sql($node, "SELECT count(*) = 400 FROM outbox.parked WHERE endpoint_id = $again"), 'all have a row');
+is(scalar(() = $receiver->requests(path => '/ok/again')), 400, 'and each was sent once');
+
+# Until many parts are written, an endpoint whose topics were changed reads nothing, so its place in the log is true
+my $failing = $receiver->url('/ok/parts');
+$receiver->control(path => '/ok/parts', behave => '/hold');
+endpoint($node, $receiver, 'altered', '/ok/altered', "topics => '{before.*}'");
+ask("SELECT count(outbox.create_endpoint('part' || n, '$failing', topics => '{parts}', backoff_base => '10 min', batch_size => 300)) FROM generate_series(1, 8) n");
+ask("SELECT count(outbox.emit('parts', '{}')) FROM generate_series(1, 300)");
+ok(wait_sql($node, "SELECT sum(processing) = 8 * 300 FROM outbox.stats WHERE endpoint LIKE 'part%'"), 'all are on their way');
+ask('CREATE TRIGGER take_long AFTER INSERT ON outbox.parked FOR EACH STATEMENT EXECUTE FUNCTION public.take_long()');
+$receiver->control(path => '/ok/parts', behave => '/status/500');
+my $id = ask("SELECT outbox.alter_endpoint('altered', topics => '{after.*}') \\g /dev/null\nSELECT outbox.emit('after.n', '{}')");
+$receiver->wait_delivered(1, id => $id);
+wait_status($node, $id, 'delivered', 'an event after the change is a delivery');
+ok(wait_sql($node, "SELECT sum(retrying) = 8 * 300 FROM outbox.stats WHERE endpoint LIKE 'part%'"), 'all of the others have a row');
 $node->stop;
 done_testing();
