@@ -34,14 +34,14 @@ void (*outbox_http_serves)(int32_t endpoint);
 
 static OutboxDone report;
 
-static dlist_head	   all_transfers = DLIST_STATIC_INIT(all_transfers);
-static dlist_head	   free_transfers = DLIST_STATIC_INIT(free_transfers);
-static int			   nfree;
-static dlist_head	   unstarted = DLIST_STATIC_INIT(unstarted);
-static dlist_head	   answered = DLIST_STATIC_INIT(answered);
-static dlist_head	   reading = DLIST_STATIC_INIT(reading); /* until the body ends */
-static int64		   polled_at; /* ms: end of the last poll */
-static int64		   asked_at;  /* ms: end of the worker's work then; 0: it goes on */
+static dlist_head all_transfers = DLIST_STATIC_INIT(all_transfers);
+static dlist_head free_transfers = DLIST_STATIC_INIT(free_transfers);
+static int		  nfree;
+static dlist_head unstarted = DLIST_STATIC_INIT(unstarted);
+static dlist_head answered = DLIST_STATIC_INIT(answered);
+static dlist_head reading = DLIST_STATIC_INIT(reading); /* until the body ends */
+static int64	  polled_at;							/* ms: end of the last poll */
+static int64	  asked_at; /* ms: end of the worker's work then; 0: it goes on */
 
 /* The headers are complete, so the status is final. */
 static void

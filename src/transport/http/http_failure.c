@@ -123,7 +123,8 @@ explain_tls(OutboxTransfer *t, CURLcode code)
 	if (strstr(t->errbuf, "subject name"))
 		words = "the certificate is for another name";
 	else if (code == CURLE_SSL_CACERT_BADFILE || code == CURLE_SSL_CERTPROBLEM)
-		words = "the certificate, private key or authorities that are set here cannot be used";
+		words =
+			"the certificate, private key or authorities that are set here cannot be used";
 	else if (outbox_http_refuses_version(t->errbuf))
 		words = "the receiver does not speak the version of HTTP that it is asked for";
 	else if (t->errbuf[0])
