@@ -345,9 +345,11 @@ BEGIN
                 USING ERRCODE = 'program_limit_exceeded',
                       HINT = 'Create another endpoint. What this one was subscribed to is kept as long as its events.';
         END IF;
-        -- as it is shown, it is no other URL, so no other server has to prove anything
-        IF settings ->> 'url' = (SELECT e.url FROM outbox.endpoints e WHERE e.name = portal_change.name) THEN
-            settings := settings - 'url';
+        IF settings ? 'url' THEN
+            -- as it is shown, it is no other URL, so no other server has to prove anything
+            IF settings ->> 'url' = (SELECT e.url FROM outbox.endpoints e WHERE e.name = portal_change.name) THEN
+                settings := settings - 'url';
+            END IF;
         END IF;
         PERFORM outbox.change_endpoint(name, settings - 'url' || jsonb_build_object(
                                            'credentials', (p.given).credentials,

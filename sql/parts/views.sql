@@ -385,7 +385,7 @@ COMMENT ON COLUMN outbox.deliveries.attempts IS
 COMMENT ON COLUMN outbox.deliveries.next_attempt_at IS
 'when the next attempt, or a scheduled event, is due (NULL: neither)';
 COMMENT ON COLUMN outbox.deliveries.last_status_code IS
-'HTTP status of the last attempt (NULL: no answer, or forgotten)';
+'HTTP status of the last attempt (NULL: no answer, not logged, or forgotten)';
 COMMENT ON COLUMN outbox.deliveries.last_error IS 'last failure in words (NULL: none, or forgotten)';
 COMMENT ON COLUMN outbox.deliveries.created_at IS 'when the event was emitted';
 COMMENT ON COLUMN outbox.deliveries.delivered_at IS

@@ -125,8 +125,8 @@ outbox_parked_write_gone(void)
 		else
 		{
 			outbox_query(
-				"UPDATE outbox.parked SET status = 'dead', reason = 'event is gone'"
-				" WHERE endpoint_id = $1 AND seq = $2",
+				"UPDATE outbox.parked SET status = 'dead', reason = 'event is gone',"
+				" parked_at = pg_catalog.now() WHERE endpoint_id = $1 AND seq = $2",
 				arg_int4(gone[i].endpoint_id), arg_int8(gone[i].seq));
 		}
 	}
@@ -323,7 +323,8 @@ write_rows(const OutboxRows *rows)
 		" reason = excluded.reason, attempts = excluded.attempts,"
 		" first_attempt_at = excluded.first_attempt_at,"
 		" next_attempt_at = excluded.next_attempt_at, last_status_code = CASE"
-		" WHEN excluded.last_error IS NULL THEN p.last_status_code"
+		" WHEN excluded.last_error IS NULL OR excluded.reason"
+		" <> ALL ('{max_attempts,max_age,aborted by receiver}') THEN p.last_status_code"
 		" ELSE excluded.last_status_code END,"
 		" last_error = COALESCE(excluded.last_error, p.last_error),"
 		" redelivery = excluded.redelivery, batch = excluded.batch, parked_at"

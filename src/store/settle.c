@@ -492,7 +492,8 @@ settle_alone(const Part *all, OutboxEndpoint *ep)
 							.head = all->head,
 							.only = ep,
 							.endpoints = true,
-							.parked = true};
+							.parked = true,
+							.final = all->final};
 	OutboxStepError failure;
 
 	if (try_part(&part, &failure))

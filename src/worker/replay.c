@@ -124,6 +124,18 @@ read_replays(void)
 	outbox_loop.replays_changed = false;
 }
 
+/* Rows of the endpoint that wait for an attempt, and are not in flight. */
+static int64
+rows_waiting(OutboxEndpoint *ep)
+{
+	int64 n = ep->table->rows[OUTBOX_ROW_RETRYING];
+
+	for (OutboxDelivery *d = NULL;
+		 (d = outbox_delivery_next(&ep->queue->in_flight, d)) != NULL;)
+		n -= d->parked && d->row_retries;
+	return n;
+}
+
 static bool
 can_go_on(const Replay *r)
 {
@@ -136,8 +148,7 @@ can_go_on(const Replay *r)
 		return !r->waits;
 	return !ep->member.recreate && !ep->member.dropped && !ep->status.unstorable &&
 		!outbox_judge_later(ep) &&
-		((outbox_has_all_rows(ep) &&
-		  ep->table->rows[OUTBOX_ROW_RETRYING] - ep->queue->nheads < ENOUGH_DUE) ||
+		((outbox_has_all_rows(ep) && rows_waiting(ep) < ENOUGH_DUE) ||
 		 outbox_backlog_limit_hurries(ep));
 }
 

@@ -10,6 +10,7 @@
 #include "base/settings.h"
 #include "transport/http/http_internal.h"
 
+#include <limits.h>
 #include <stdlib.h>
 
 #define BODY_TIME_MAX 1000 /* ms after the headers */
@@ -25,7 +26,7 @@
 #define POLL_TIME_MAX 20
 
 #define ANSWER_KEPT (4 * 1024) /* bytes of an answer that a free transfer keeps */
-#define FREE_KEPT 256		   /* free transfers, 16 kB each */
+#define FREE_KEPT 512		   /* free transfers, 16 kB each */
 
 /* Buffers of libcurl, the headers, and the beginning of the answer. */
 #define REQUEST_BYTES (48 * 1024)
@@ -110,6 +111,7 @@ static void
 free_transfer(OutboxTransfer *t)
 {
 	dlist_delete(&t->made);
+	outbox_http_rest_leave(&t->rest); /* libcurl may have said of it that it goes on */
 	curl_easy_cleanup(t->easy);
 	curl_share_cleanup(t->cache);
 	free(t->headers.buf);
