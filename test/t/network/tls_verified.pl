@@ -138,7 +138,10 @@ set(ssl_cert_file => "$dir/intruder.crt", ssl_key_file => "$dir/intruder.key");
 soon('stranger_asks', qr/^delivered$/, 'another certificate after a reload');
 soon('asks', qr/^(?!delivered)/, 'which the first one does not like, once its connection is given up');
 set(ssl_cert_file => "$dir/nowhere.crt", ssl_key_file => "$dir/nowhere.key");
-soon('asks', qr{^TLS: [^/]*$}, 'a file that does not exist is a failure of TLS, and stays unnamed');
+soon('asks', qr/^TLS: the certificate, private key or authorities that are set here cannot be used$/, 'a file that does not exist is a failure of TLS, and stays unnamed');
+
+set(ssl_cert_file => "$dir/client.crt", ssl_key_file => "$dir/client.key");
+soon('asks', qr/^delivered$/, 'with the files that were there it goes on');
 
 # With another stdin than /dev/null the worker would wait for the answer.
 system_or_bail('openssl', 'pkey', '-in', "$dir/client.key", '-aes256', '-passout', 'pass:secret', '-out', "$dir/closed.key");

@@ -30,7 +30,7 @@ sub shows
 
 # The first one fails once.  While it is sent again, the event of the next one is removed, and one
 # more comes.  That one waits in memory, because nothing blocks the key at that time.
-endpoint($node, $receiver, 'gone', $path, "backoff_base => '50 ms', backoff_max => '50 ms', timeout => '5 min'");
+endpoint($node, $receiver, 'gone', $path, "topics => '{gone.*}', backoff_base => '50 ms', backoff_max => '50 ms', timeout => '5 min'");
 my @ids = emit_numbers(1, 4);
 shows('blocked = 3', 'three are parked behind the first');
 $receiver->control(path => $path, behave => '/hold');

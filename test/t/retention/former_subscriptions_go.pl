@@ -19,7 +19,7 @@ ask('INSERT INTO outbox.subscriptions (endpoint_id, version, topics, read, last_
 	  . " SELECT endpoint_id, -n, '{none}', pg_current_snapshot(), 0 FROM outbox.endpoint_settings, generate_series(1, $former) n WHERE name = 'a'");
 
 # As after a log of another system was adopted, whose events are gone
-ask("INSERT INTO outbox.origins (epoch, system_identifier, database_oid, adopted_by, first, instance_name) SELECT 1, 1, 1, epoch, false, '' FROM outbox.origins");
+ask("INSERT INTO outbox.origins (epoch, system_identifier, database_oid, adopted_by, first, instance_name) SELECT 1, 1, 1, epoch, true, '' FROM outbox.origins");
 my $first = ask($piece);
 ask("SELECT outbox.set_retention(events => '6 s')");
 ok(wait_sql($node, "SELECT ($piece) <> $first"), 'the log goes on in another piece');
