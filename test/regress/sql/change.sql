@@ -172,7 +172,7 @@ DECLARE
     hint text;
 BEGIN
     FOREACH arguments IN ARRAY ARRAY[
-        $s$$s$, $s$'t'$s$, $s$'t', 'id', 'a', 'b'$s$, $s$'t', 'id', 'a', 'a', 'a'$s$, $s$'t', 'id', 'a', 'a', 'omit', 'a'$s$, $s$'t', 'id', 'a', ''$s$, $s$'bad topic', 'id'$s$, $s$'outbox.t', 'id'$s$,
+        $s$$s$, $s$'t'$s$, $s$'t', 'id', 'a', 'b'$s$, $s$'t', 'id', 'a', 'a', 'a'$s$, $s$'t', 'id', 'a', 'a', 'omit', 'a'$s$, $s$'bad topic', 'id'$s$, $s$'outbox.t', 'id'$s$,
         $s$'t', 'ID'$s$, $s$'t', 'ctid'$s$, $s$'t', ''$s$,
         $s$'t', 'id', 'a,b'$s$, $s$'t', 'id', ''$s$, $s$'t', 'id', 'a,,id'$s$, $s$'t', 'id', 'a id'$s$]
     LOOP
