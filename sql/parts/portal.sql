@@ -346,7 +346,8 @@ BEGIN
                       HINT = 'Create another endpoint. What this one was subscribed to is kept as long as its events.';
         END IF;
         IF settings ? 'url' THEN
-            -- as it is shown, it is no other URL, so no other server has to prove anything
+            -- As it is shown, it is no other URL, so no other server has to prove anything.  Asked in an IF of its own,
+            -- because other calls need no statement for it.
             IF settings ->> 'url' = (SELECT e.url FROM outbox.endpoints e WHERE e.name = portal_change.name) THEN
                 settings := settings - 'url';
             END IF;

@@ -294,7 +294,7 @@ SELECT e.id AS event_id, e.seq, e.topic, e.type, e.key, e.tenant, p.name AS endp
        CASE WHEN NOT e.forgotten THEN k.reason END AS reason,
        COALESCE(k.attempts, a.attempts, 0) AS attempts,
        k.next_attempt_at,
-       -- where only failures are logged, the last one is not the last attempt of what was delivered
+       -- Where only failures are logged, the last attempt of a delivery that was made is not there.
        CASE WHEN k.status IS NOT NULL OR a.delivered_at IS NOT NULL THEN COALESCE(k.last_status_code, a.last_status_code) END AS last_status_code,
        CASE WHEN k.status IS NOT NULL OR a.delivered_at IS NOT NULL THEN COALESCE(k.last_error, a.last_error) END AS last_error,
        e.created_at,

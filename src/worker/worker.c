@@ -306,7 +306,7 @@ publish(TimestampTz now)
 	outbox_log_lines_sum_up(now);
 	outbox_publish(now);
 
-	/* A worker that now sleeps would show what was in flight. */
+	/* Before a longer sleep, or the figures would have requests that have ended. */
 	if (!due)
 		outbox_loop.due.publish_at = Min(outbox_loop.due.publish_at, at + USECS_PER_SEC);
 	pg_atomic_write_u64(&outbox_self->endpoints, outbox_loop.roster.n);
