@@ -4,7 +4,7 @@
 #   make demo      sets everything up and shows it at work (about half a minute)
 #   make demo-follow   the shop at a server without the library, and a follower
 #   make demo-kafka   the same with Apache Kafka and consumers (two minutes)
-#   make test      sets everything up and runs every test
+#   make test      sets everything up and runs the tests
 #   make bench     measures against a bare libcurl loop
 #   make help      the rest
 #
@@ -237,7 +237,7 @@ help:
 	@echo "make demo           a small shop whose orders become webhooks"
 	@echo "make demo-follow    the same shop at a server that loads no library, and a follower that delivers and dies"
 	@echo "make demo-kafka     the same shop with Apache Kafka: each order has exactly one effect"
-	@echo "make test           all tests; TESTS='tenants test_address' runs some"
+	@echo "make test           the tests; LONG=1 runs all, TESTS='tenants test_address' some"
 	@echo "make torture        crash loops (ROUNDS), the random test, retention and the soak (MINUTES), fuzzing (FUZZ_SECONDS)"
 	@echo "make bench          throughput and latency"
 	@echo "make clients        Debezium, receivers, ORMs and drivers, from their registries; CLIENTS='python node' runs some"

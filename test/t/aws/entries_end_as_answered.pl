@@ -1,6 +1,7 @@
 # Events reach SQS, SNS, EventBridge and Kinesis in batches, and each entry ends as the answer says.
 # Wrong keys, missing queues, throttling and addresses that are refused are named in words, and
 # no event fails for them.  Against a stand-in of AWS that checks each signature by itself.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

@@ -1,6 +1,7 @@
 # Endpoints use the keys of a role of the machine, if the server's administrator allows it.
 # The keys come from IMDSv2, a container's credentials or a web identity, once for all endpoints,
 # and are replaced before they end.  Where they cannot be fetched, events wait, and no attempt is counted.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

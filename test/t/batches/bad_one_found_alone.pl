@@ -1,5 +1,6 @@
 # When a batch fails, each of its events is tried again, in order, and a bad one is found alone.
 # It may fail as a whole or in part.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

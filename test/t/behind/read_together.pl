@@ -1,5 +1,6 @@
 # Endpoints without a tenant that are behind read the log together, each from its own place.
 # Each gets all of its events once and in order.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

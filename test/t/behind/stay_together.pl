@@ -1,4 +1,5 @@
 # Many endpoints that are behind read the log together, wherever they begin.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

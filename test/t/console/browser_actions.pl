@@ -1,4 +1,5 @@
 # In the console, a browser takes each action from the click to the journal of the receiver.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

@@ -1,4 +1,5 @@
 # In the console, a browser sees dead letters sent, and failures in words that end by themselves.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

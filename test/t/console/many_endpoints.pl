@@ -1,4 +1,5 @@
 # A page of the console looks at no more endpoints where there are three times as many.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

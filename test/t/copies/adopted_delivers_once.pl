@@ -1,5 +1,6 @@
 # A restored dump that is adopted delivers exactly its undelivered events, once and in order.
 # The dump is taken while events flow.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

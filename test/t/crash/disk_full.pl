@@ -1,6 +1,7 @@
 # When the disk of the tables or of the WAL is full, no event is lost, for a webhook or a sink.
 # The disks are small ones in memory.  Delivery goes on when there is room again.  The steps of the
 # runbook make room, as they stand there, on a disk that has not a page left.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

@@ -1,5 +1,6 @@
 # 10,000 events of one endpoint are under way at a time, and a crash in the middle loses none of them.
 # What was delivered is not sent again, and each key stays in order.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

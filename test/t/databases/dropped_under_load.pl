@@ -1,5 +1,6 @@
 # Dropping or copying a database, the extension or an endpoint under load affects only that one.
 # Events are emitted and requests are in flight meanwhile, and nothing else is lost.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

@@ -1,6 +1,7 @@
 # No control character gets into a request through any argument of any function.
 # Every byte is tried in every text argument of every function that a role may call.
 # What is accepted is sent in all formats, and looked at where it arrives.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

@@ -1,5 +1,6 @@
 # The catalogue of event types: with outbox.require_event_types only listed topics are emitted.
 # A session sees each change of the catalogue, and a dump has it.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

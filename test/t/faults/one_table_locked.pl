@@ -1,4 +1,5 @@
 # A lock on one table of outbox holds up only deliveries that need the table.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

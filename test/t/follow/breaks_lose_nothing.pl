@@ -1,4 +1,5 @@
 # A break between a source and its follower loses no event and changes no order.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

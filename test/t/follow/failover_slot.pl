@@ -1,5 +1,6 @@
 # A standby of the source that is promoted with the slot is followed on, and no event is lost.
 # PostgreSQL has such slots from 17 on; the follower may be older.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

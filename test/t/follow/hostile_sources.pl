@@ -1,4 +1,5 @@
 # A source that lies, floods or hangs harms no other source and no other table.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

@@ -1,4 +1,5 @@
 # A follower says how many events its source had removed before it took them, and of what time.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

@@ -1,6 +1,7 @@
 # No answer of a receiver or proxy holds up another endpoint, or the end of the worker.
 # Each of many receivers sends without end what reaches no callback of libcurl, or makes its
 # client work in a handshake.  Meanwhile another endpoint gets its events.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

@@ -1,4 +1,5 @@
 # The traces that calls of a customer leave in memory and on disk, and their work, are bounded.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

@@ -1,6 +1,7 @@
 # No argument of a function ends in an internal error, or in a call that cannot be cancelled.
 # Each argument of each function that pg_proc has is given in turn: 2 MB, or as many as MB says, very many elements
 # or levels, numbers and times at their ends, nothing, and NULL.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

@@ -1,6 +1,7 @@
 # Events reach Kafka byte for byte, each once, in the order of their keys and where Java puts them.
 # A missing topic, a broker that is down and an address that is refused are named in words,
 # and no event fails for them.  Against librdkafka's mock broker; skipped without it.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

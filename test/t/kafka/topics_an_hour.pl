@@ -1,6 +1,7 @@
 # The events of a Kafka endpoint lead to 1,000 different topics an hour at most.
 # An event that would lead to another one is tried again later, and nothing else waits for it.
 # Against librdkafka's mock broker, which makes each topic that it is asked for.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

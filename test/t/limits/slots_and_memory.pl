@@ -1,4 +1,5 @@
 # Slots are shared fairly, memory and unsettled outcomes are bounded, and idle workers do nothing.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

@@ -1,5 +1,6 @@
 # The log is shortened while it is in use, and no event is lost that is still to be delivered.
 # The retention is short here, with endpoints that are far behind and with parked events.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

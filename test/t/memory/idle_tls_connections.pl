@@ -2,6 +2,7 @@
 # They stay beside connections in use that take much.
 #
 # One endpoint gets one host after the other, so connections are all that is added.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

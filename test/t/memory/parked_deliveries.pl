@@ -1,6 +1,7 @@
 # The memory of a worker does not grow with the number of parked deliveries.
 # There are 300,000 of each kind here, on a worker that starts, and 5,000,000 in
 # "make torture".
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

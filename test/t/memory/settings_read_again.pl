@@ -1,4 +1,5 @@
 # Settings that are read again and again while a request is in flight take no more memory.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

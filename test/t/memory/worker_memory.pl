@@ -2,6 +2,7 @@
 # That holds for payloads in flight, in lanes and in retries, after a restart, in
 # batches, and for the subscribers of topics.  Afterwards the memory goes back to the
 # system, and meanwhile no endpoint starves.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

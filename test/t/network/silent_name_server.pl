@@ -1,4 +1,5 @@
 # A name server that does not answer delays only the endpoints whose names it has to answer for.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

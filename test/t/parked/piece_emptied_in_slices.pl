@@ -1,6 +1,7 @@
 # Emptying a piece of the log with many parked deliveries holds up no other delivery.
 # Their events are copied in slices: each event is shown once at every moment, and a
 # crash in the middle loses nothing.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

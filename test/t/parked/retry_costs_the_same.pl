@@ -1,6 +1,7 @@
 # A retry costs the same whatever else is in outbox.parked.
 # There are rows that VACUUM may not remove, dead letters, and the same events of other
 # endpoints.  What the worker reads there is counted by the statistics of the indexes.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

@@ -1,4 +1,5 @@
 # A page of deliveries has the newest first, each of them once, and costs no more in a long log.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

@@ -1,6 +1,7 @@
 # Views and functions answer a session the same, whatever its settings are.
 # Each setting of a database, a role and the server is set to something odd.  Then each view is read, and each
 # function of pg_proc is called.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

@@ -1,4 +1,5 @@
 # An event that follows a change of settings is judged by them, also while they cannot be read.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

@@ -1,5 +1,6 @@
 # Endpoints of a sink that have nothing to send cost nothing while others get events.
 # A link that is down, or could not be opened, is noticed soon when it may be used.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

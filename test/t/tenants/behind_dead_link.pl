@@ -1,4 +1,5 @@
 # Behind an endpoint whose link goes down, the others of its limited tenant go on.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

@@ -1,6 +1,7 @@
 # After pg_upgrade, the adopted cluster delivers exactly the events that the old one had left.
 # It goes to PostgreSQL 17, with deliveries of every kind.  Nothing is sent while it
 # runs, and the new cluster sends nothing until it is adopted.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

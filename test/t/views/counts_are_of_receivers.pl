@@ -1,5 +1,6 @@
 # Every count of deliveries agrees with what receivers saw, whatever is done to them.
 # This takes some seconds, or STEPS in make torture; SEED repeats the decisions.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

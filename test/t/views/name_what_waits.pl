@@ -1,5 +1,6 @@
 # A view names a worker that does nothing, and a transaction that keeps the log from shrinking.
 # Rows that are being counted are counted elsewhere, and nothing is called exact by a process that has not looked.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

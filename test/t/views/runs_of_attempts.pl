@@ -1,4 +1,5 @@
 # Requests that succeeded are stored many to a row, and shown one by one.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

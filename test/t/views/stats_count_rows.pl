@@ -3,6 +3,7 @@
 # open breaker, a paused endpoint, an alter, dead deliveries that block, and workers that
 # restart.  What has happened within a second may not be in both yet: by so much they
 # may differ.  In the end they are equal.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

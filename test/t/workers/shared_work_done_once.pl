@@ -1,4 +1,5 @@
 # With two workers, the work of the database is done once, and commands reach every endpoint.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 

@@ -1,4 +1,5 @@
 # Endpoints that wait for an operator, a receiver or a setting take no time of the worker.
+# It takes long, so only LONG=1 make test and make matrix run it.
 use strict;
 use warnings;
 
