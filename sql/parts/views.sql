@@ -262,7 +262,7 @@ COMMENT ON COLUMN outbox.all_events.id IS 'id of the event';
 COMMENT ON COLUMN outbox.all_events.seq IS 'number in the log';
 COMMENT ON COLUMN outbox.all_events.xid IS 'transaction that emitted it';
 COMMENT ON COLUMN outbox.all_events.epoch IS 'origin that it was written in';
-COMMENT ON COLUMN outbox.all_events.created_at IS 'when it was emitted';
+COMMENT ON COLUMN outbox.all_events.created_at IS 'when it was emitted, or with deliver_at entered the log';
 COMMENT ON COLUMN outbox.all_events.expires_at IS 'not delivered after this time (NULL: no limit)';
 COMMENT ON COLUMN outbox.all_events.topic IS 'topic';
 COMMENT ON COLUMN outbox.all_events.type IS 'type, or the topic where none was given';
@@ -387,7 +387,7 @@ COMMENT ON COLUMN outbox.deliveries.next_attempt_at IS
 COMMENT ON COLUMN outbox.deliveries.last_status_code IS
 'HTTP status of the last attempt (NULL: no answer, not logged, or forgotten)';
 COMMENT ON COLUMN outbox.deliveries.last_error IS 'last failure in words (NULL: none, or forgotten)';
-COMMENT ON COLUMN outbox.deliveries.created_at IS 'when the event was emitted';
+COMMENT ON COLUMN outbox.deliveries.created_at IS 'when the event was emitted, or with deliver_at entered the log';
 COMMENT ON COLUMN outbox.deliveries.delivered_at IS
 'when the receiver answered 2xx (NULL: not yet, or forgotten)';
 COMMENT ON COLUMN outbox.deliveries.test IS 'true if outbox.send_test() made the event';
@@ -416,7 +416,7 @@ COMMENT ON COLUMN outbox.dead_letters.reason IS 'as in outbox.deliveries';
 COMMENT ON COLUMN outbox.dead_letters.attempts IS 'attempts that counted, without probes';
 COMMENT ON COLUMN outbox.dead_letters.last_status_code IS 'HTTP status of the last attempt (NULL: no answer)';
 COMMENT ON COLUMN outbox.dead_letters.last_error IS 'last failure in words';
-COMMENT ON COLUMN outbox.dead_letters.created_at IS 'when the event was emitted';
+COMMENT ON COLUMN outbox.dead_letters.created_at IS 'when the event was emitted, or with deliver_at entered the log';
 COMMENT ON COLUMN outbox.dead_letters.parked_at IS 'when it died';
 COMMENT ON COLUMN outbox.dead_letters.headers IS 'headers (NULL: none)';
 COMMENT ON COLUMN outbox.dead_letters.payload IS 'payload (NULL: there is a body)';
