@@ -91,7 +91,7 @@ add_waiting(OutboxWaiting *to, const OutboxWaiting *waiting)
 /* The rank of an endpoint among all that need attention. */
 typedef struct Rank
 {
-	int			group; /* 0: backs off or is held, 1: active, 2: stopped on purpose */
+	int			group; /* 0: in trouble, 1: active, 2: stopped */
 	TimestampTz oldest_pending_at;
 	int64		dead;
 	int64		delivered;
@@ -194,18 +194,20 @@ by_need(const void *x, const void *y)
 	return a->endpoint_id < b->endpoint_id ? -1 : 1;
 }
 
+/* One that was disabled has attention for a day, or those that nobody resumes would have it all. */
 static int
-group_of(OutboxEndpointState state)
+group_of(const OutboxStats *s, TimestampTz now)
 {
-	if (state == OUTBOX_ENDPOINT_BACKING_OFF || state == OUTBOX_ENDPOINT_HELD)
+	if (s->state == OUTBOX_ENDPOINT_BACKING_OFF || s->state == OUTBOX_ENDPOINT_HELD ||
+		(s->state == OUTBOX_ENDPOINT_DISABLED && s->state_since > now - USECS_PER_DAY))
 		return 0;
-	return state == OUTBOX_ENDPOINT_ACTIVE ? 1 : 2;
+	return s->state == OUTBOX_ENDPOINT_ACTIVE ? 1 : 2;
 }
 
 static Rank
-rank_of(const OutboxStats *s)
+rank_of(const OutboxStats *s, TimestampTz now)
 {
-	return (Rank){.group = group_of(s->state),
+	return (Rank){.group = group_of(s, now),
 				  .oldest_pending_at = s->waiting.oldest_pending_at ?
 					  s->waiting.oldest_pending_at :
 					  DT_NOEND,
@@ -350,7 +352,7 @@ OUTBOX_FUNCTION(outbox_metric_series_1_0, 4)
 			continue;
 		}
 		add_endpoint(&sums, &s);
-		ranks[n++] = rank_of(&s);
+		ranks[n++] = rank_of(&s, all.now);
 		if (!without[i])
 			add_figures(&tenants[ntenants - 1],
 						outbox_endpoint_stats_rate(s.recent, s.recent_second, all.now),
