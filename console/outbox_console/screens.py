@@ -73,7 +73,7 @@ def verdict(status, figure, endpoints):
         stopped = [e for e in endpoints.rows if e["state"] in ("backing_off", "disabled", "held")]
         said = ["%s: %s." % (e["endpoint"], e["reason"] or e["last_error"] or e["state"]) for e in stopped[:3]]
         return "warn", "Events are delivered, but not to %s." % words.count(troubled, "endpoint"), \
-            " ".join(said) + (" The others are below." if troubled > 3 else "")
+            " ".join(said) + (" The list of endpoints has the others." if troubled > len(stopped) else " The others are below." if troubled > 3 else "")
     if late:
         return "warn", "Events are delivered, but %s more than five minutes behind." % words.count(len(late), "endpoint is", "endpoints are"), \
             "%s: the oldest has waited for %s" % (late[0]["endpoint"], words.seconds(late[0]["oldest_pending_age"]))

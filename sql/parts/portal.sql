@@ -165,7 +165,8 @@ COMMENT ON FUNCTION outbox.portal_spend_challenges IS
 'Counts the requests of a call that has a receiver asked for its proof (53400: too many calls)';
 
 -- The row is locked, so that the endpoint is still the tenant's when it is changed.
-CREATE FUNCTION outbox.portal_own(tenant text, name text, undoes bool DEFAULT false) RETURNS outbox.endpoint_settings
+CREATE FUNCTION outbox.portal_own(tenant text, name text, undoes bool DEFAULT false, version int8 DEFAULT NULL)
+RETURNS outbox.endpoint_settings
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$
 DECLARE
@@ -181,12 +182,15 @@ BEGIN
         RAISE EXCEPTION 'endpoint "%" was paused by the operator', name
             USING ERRCODE = 'object_not_in_prerequisite_state',
                   HINT = 'Ask the operator to resume it.';
+    ELSIF version <> s.revision THEN
+        RAISE EXCEPTION 'endpoint "%" has version %, and not %', name, s.revision, version
+            USING ERRCODE = 'OX412', COLUMN = 'version', HINT = 'It was changed meanwhile. Read it again.';
     END IF;
     RETURN s;
 END $$;
 COMMENT ON FUNCTION outbox.portal_own IS
 'The endpoint of a tenant, locked, for a call that is counted (42704: it has none of this name; 55000: the operator '
-'paused it, and the call undoes that)';
+'paused it, and the call undoes that; OX412: it has another version)';
 
 -- The text of 1e131000 has 131,001 characters, so a few kB with such numbers are hundreds of MB.
 CREATE FUNCTION outbox.check_portal_numbers(value jsonb, argument text) RETURNS void
@@ -279,13 +283,17 @@ RETURN CASE WHEN hint !~ '^$|outbox[.]|=>' THEN hint ELSE
                   ELSE 'Use another value.' END END;
 COMMENT ON FUNCTION outbox.portal_hint IS 'The hint of an error about this field, as a customer gets it';
 
--- Operators and their roles stay unnamed.
+-- Operators, their roles and their settings stay unnamed.
 CREATE FUNCTION outbox.portal_reason(reason text) RETURNS text
 LANGUAGE sql IMMUTABLE
 RETURN CASE WHEN reason ~ '^paused by (?!its tenant$)' THEN 'paused by the operator'
-            WHEN reason ~ '^(a )?sealed|^\w+: the file ' THEN 'held by the operator'
-            ELSE replace(reason, ', and not in outbox.allowed_networks', '') END;
-COMMENT ON FUNCTION outbox.portal_reason IS 'Why an endpoint is in its state, as a customer gets it';
+            WHEN reason ~ '^(a )?sealed|^outbox[.]|^\w+: (the file |outbox[.])' THEN 'held by the operator'
+            WHEN strpos(reason, 'outbox.') > 0
+            THEN replace(replace(regexp_replace(reason, ', and (not in )?outbox[.]allowed_networks( does not name it)?', ''),
+                                 'goes to addresses in outbox.allowed_networks only', 'is not allowed'),
+                         'outbox.max_backlog_size', 'the operator allows')
+            ELSE reason END;
+COMMENT ON FUNCTION outbox.portal_reason IS 'Why an endpoint is in its state, or how an attempt failed, as a customer gets it';
 
 -- A private key signs for the operator: a customer gets the public one.
 CREATE FUNCTION outbox.portal_key(name text) RETURNS jsonb
@@ -405,7 +413,7 @@ BEGIN
             'pending', CASE WHEN t.pending_exact THEN t.pending END,
             'retrying', t.retrying, 'blocked', t.blocked, 'dead', t.dead, 'delivered', t.delivered,
             'failed_attempts', t.failed_attempts, 'next_attempt_at', t.next_attempt_at,
-            'last_success_at', t.last_success_at, 'last_error', t.last_error,
+            'last_success_at', t.last_success_at, 'last_error', outbox.portal_reason(t.last_error),
             'former_secret_until', (SELECT k.previous_until FROM outbox.endpoint_secrets k
                                     WHERE k.endpoint_id = t.endpoint_id AND k.part = 0 AND k.previous_until > clock_timestamp()))
     FROM outbox.endpoints e JOIN outbox.endpoint_figures t ON t.endpoint = e.name
@@ -474,12 +482,8 @@ LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
-    s outbox.endpoint_settings := outbox.portal_own(tenant, name);
+    s outbox.endpoint_settings := outbox.portal_own(tenant, name, version => version);
 BEGIN
-    IF version <> s.revision THEN
-        RAISE EXCEPTION 'endpoint "%" has version %, and not %', name, s.revision, version
-            USING ERRCODE = 'OX412', COLUMN = 'version', HINT = 'It was changed meanwhile. Read it again.';
-    END IF;
     RETURN outbox.portal_change(tenant, name, settings, NULL, outbox.portal_limits(tenant));
 END $$;
 COMMENT ON FUNCTION outbox.portal_alter_endpoint IS
@@ -545,11 +549,12 @@ BEGIN
 END $$;
 COMMENT ON FUNCTION outbox.portal_secret IS 'The secret, or the public key, that requests to an endpoint of a tenant are verified with';
 
-CREATE FUNCTION outbox.portal_rotate_secret(tenant text, name text, grace interval DEFAULT '24 hours') RETURNS jsonb
+CREATE FUNCTION outbox.portal_rotate_secret(tenant text, name text, grace interval DEFAULT '24 hours', version int8 DEFAULT NULL)
+RETURNS jsonb
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
 AS $$
 BEGIN
-    PERFORM outbox.portal_own(tenant, name);
+    PERFORM outbox.portal_own(tenant, name, version => version);
     PERFORM outbox.rotate_secret(name, grace);
     RETURN outbox.portal_endpoints(tenant, name) || outbox.portal_key(name);
 EXCEPTION WHEN object_not_in_prerequisite_state THEN
@@ -678,7 +683,9 @@ DECLARE
     cursor text;
     searched timestamptz;
 BEGIN
-    SELECT COALESCE(jsonb_agg(to_jsonb(d) - '{seq,tenant,cursor,n}'::text[] ORDER BY d.n) FILTER (WHERE d.event_id IS NOT NULL), '[]'),
+    SELECT COALESCE(jsonb_agg((to_jsonb(d) - '{seq,tenant,cursor,n}'::text[])
+                              || jsonb_build_object('last_error', outbox.portal_reason(d.last_error)) ORDER BY d.n)
+                    FILTER (WHERE d.event_id IS NOT NULL), '[]'),
            -- a page that is not full, and has no row without an event, is the last one
            CASE WHEN count(*) >= page_size OR bool_or(d.event_id IS NULL) THEN (array_agg(d.cursor ORDER BY d.n DESC))[1] END
     INTO deliveries, cursor
@@ -705,7 +712,7 @@ DECLARE
 BEGIN
     SELECT jsonb_build_object(
         'attempts', COALESCE(jsonb_agg((to_jsonb(a) - '{seq,tenant,cursor,n}'::text[]) || jsonb_build_object(
-            'response_headers', outbox.header_object(a.response_headers),
+            'error', outbox.portal_reason(a.error), 'response_headers', outbox.header_object(a.response_headers),
             -- a number of an attempt comes again after a resend
             'id', concat((extract(epoch FROM a.started_at) * 1000000)::int8, '-', a.attempt)) ORDER BY a.n)
             FILTER (WHERE a.event_id IS NOT NULL), '[]'),
@@ -752,7 +759,7 @@ BEGIN
     SELECT jsonb_build_object('endpoint_state', t.state, 'endpoint_reason', outbox.portal_reason(t.reason)) INTO waits
     FROM outbox.endpoint_figures t WHERE t.endpoint = portal_delivery.endpoint;
     RETURN (to_jsonb(d) - '{seq,tenant,cursor}'::text[]) || waits || jsonb_build_object(
-        'event', content, 'request', outbox.request_of(endpoint, event, d.seq, d.status), 'attempts', COALESCE(attempts, '[]'));
+        'last_error', outbox.portal_reason(d.last_error), 'event', content, 'request', outbox.request_of(endpoint, event, d.seq, d.status), 'attempts', COALESCE(attempts, '[]'));
 END $$;
 COMMENT ON FUNCTION outbox.portal_delivery IS
 'The delivery of an event to an endpoint of a tenant, with its content, the newest request or the next one, and what '

@@ -262,7 +262,7 @@ COMMENT ON COLUMN outbox.all_events.id IS 'id of the event';
 COMMENT ON COLUMN outbox.all_events.seq IS 'number in the log';
 COMMENT ON COLUMN outbox.all_events.xid IS 'transaction that emitted it';
 COMMENT ON COLUMN outbox.all_events.epoch IS 'origin that it was written in';
-COMMENT ON COLUMN outbox.all_events.created_at IS 'when it was emitted';
+COMMENT ON COLUMN outbox.all_events.created_at IS 'when it was emitted, or with deliver_at entered the log';
 COMMENT ON COLUMN outbox.all_events.expires_at IS 'not delivered after this time (NULL: no limit)';
 COMMENT ON COLUMN outbox.all_events.topic IS 'topic';
 COMMENT ON COLUMN outbox.all_events.type IS 'type, or the topic where none was given';
@@ -387,7 +387,7 @@ COMMENT ON COLUMN outbox.deliveries.next_attempt_at IS
 COMMENT ON COLUMN outbox.deliveries.last_status_code IS
 'HTTP status of the last attempt (NULL: no answer, not logged, or forgotten)';
 COMMENT ON COLUMN outbox.deliveries.last_error IS 'last failure in words (NULL: none, or forgotten)';
-COMMENT ON COLUMN outbox.deliveries.created_at IS 'when the event was emitted';
+COMMENT ON COLUMN outbox.deliveries.created_at IS 'when the event was emitted, or with deliver_at entered the log';
 COMMENT ON COLUMN outbox.deliveries.delivered_at IS
 'when the receiver answered 2xx (NULL: not yet, or forgotten)';
 COMMENT ON COLUMN outbox.deliveries.test IS 'true if outbox.send_test() made the event';
@@ -416,7 +416,7 @@ COMMENT ON COLUMN outbox.dead_letters.reason IS 'as in outbox.deliveries';
 COMMENT ON COLUMN outbox.dead_letters.attempts IS 'attempts that counted, without probes';
 COMMENT ON COLUMN outbox.dead_letters.last_status_code IS 'HTTP status of the last attempt (NULL: no answer)';
 COMMENT ON COLUMN outbox.dead_letters.last_error IS 'last failure in words';
-COMMENT ON COLUMN outbox.dead_letters.created_at IS 'when the event was emitted';
+COMMENT ON COLUMN outbox.dead_letters.created_at IS 'when the event was emitted, or with deliver_at entered the log';
 COMMENT ON COLUMN outbox.dead_letters.parked_at IS 'when it died';
 COMMENT ON COLUMN outbox.dead_letters.headers IS 'headers (NULL: none)';
 COMMENT ON COLUMN outbox.dead_letters.payload IS 'payload (NULL: there is a body)';
@@ -667,8 +667,8 @@ SELECT * FROM (VALUES
     (23, 'outbox_cancelled_total', 'counter', NULL::text, 'Deliveries that were cancelled'),
     (24, 'outbox_breaker_openings_total', 'counter', NULL::text, 'Times that an endpoint began to back off'),
     (25, 'outbox_endpoints', 'gauge', 'state', 'Endpoints, by state'),
-    (26, 'outbox_deliveries', 'gauge', 'status', 'Deliveries that are not done, by status'),
-    (27, 'outbox_oldest_pending_seconds', 'gauge', NULL::text, 'Age of the oldest event that waits for its first attempt at any endpoint'),
+    (26, 'outbox_deliveries', 'gauge', 'status', 'Deliveries that are not done, by status. stopped: they wait where nothing is sent'),
+    (27, 'outbox_oldest_pending_seconds', 'gauge', NULL::text, 'Age of the oldest event that waits for its first attempt where something is sent'),
     (28, 'outbox_endpoint_state', 'gauge', 'state', '1, with the state of the endpoint'),
     (29, 'outbox_endpoint_state_seconds', 'gauge', NULL::text, 'Time since that state began'),
     (30, 'outbox_endpoint_deliveries', 'gauge', 'status', 'Deliveries of the endpoint that are not done, by status'),

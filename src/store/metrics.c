@@ -91,7 +91,7 @@ add_waiting(OutboxWaiting *to, const OutboxWaiting *waiting)
 /* The rank of an endpoint among all that need attention. */
 typedef struct Rank
 {
-	bool		troubled; /* true if it backs off, is held or is disabled */
+	int			group; /* 0: in trouble, 1: active, 2: stopped */
 	TimestampTz oldest_pending_at;
 	int64		dead;
 	int64		delivered;
@@ -102,8 +102,25 @@ typedef struct Sums
 {
 	int64		  states[OUTBOX_ENDPOINT_STATES];
 	int64		  unknown; /* endpoints of which nothing was published */
-	OutboxWaiting waiting;
+	int64		  stopped; /* deliveries that wait where nothing is sent */
+	OutboxWaiting waiting; /* without these */
 } Sums;
+
+/* What waits where nothing is sent says nothing about the deliveries that can be sent. */
+static void
+add_endpoint(Sums *sums, const OutboxStats *s)
+{
+	OutboxWaiting waiting = s->waiting;
+
+	sums->states[s->state]++;
+	if (s->state != OUTBOX_ENDPOINT_ACTIVE && s->state != OUTBOX_ENDPOINT_BACKING_OFF)
+	{
+		sums->stopped += waiting.pending + waiting.retrying + waiting.blocked;
+		waiting.pending = waiting.retrying = waiting.blocked = 0;
+		waiting.oldest_pending_at = 0;
+	}
+	add_waiting(&sums->waiting, &waiting);
+}
 
 static void
 put_latency(const Series *series, const OutboxStats *s)
@@ -143,6 +160,8 @@ put_sums(const Series *series, const Sums *sums)
 		put(series, "endpoints", outbox_endpoint_states[i], sums->states[i]);
 	put(series, "endpoints", "unknown", sums->unknown);
 	put_waiting(series, &sums->waiting);
+	if (sums->waiting.dead >= 0)
+		put(series, "deliveries", "stopped", sums->stopped);
 }
 
 static void
@@ -164,8 +183,8 @@ by_need(const void *x, const void *y)
 	const Rank *a = x;
 	const Rank *b = y;
 
-	if (a->troubled != b->troubled)
-		return a->troubled ? -1 : 1;
+	if (a->group != b->group)
+		return a->group < b->group ? -1 : 1;
 	if (a->oldest_pending_at != b->oldest_pending_at)
 		return a->oldest_pending_at < b->oldest_pending_at ? -1 : 1;
 	if (a->dead != b->dead)
@@ -175,12 +194,20 @@ by_need(const void *x, const void *y)
 	return a->endpoint_id < b->endpoint_id ? -1 : 1;
 }
 
-static Rank
-rank_of(const OutboxStats *s)
+/* One that was disabled has attention for a day, or those that nobody resumes would have it all. */
+static int
+group_of(const OutboxStats *s, TimestampTz now)
 {
-	return (Rank){.troubled = s->state == OUTBOX_ENDPOINT_BACKING_OFF ||
-					  s->state == OUTBOX_ENDPOINT_HELD ||
-					  s->state == OUTBOX_ENDPOINT_DISABLED,
+	if (s->state == OUTBOX_ENDPOINT_BACKING_OFF || s->state == OUTBOX_ENDPOINT_HELD ||
+		(s->state == OUTBOX_ENDPOINT_DISABLED && s->state_since > now - USECS_PER_DAY))
+		return 0;
+	return s->state == OUTBOX_ENDPOINT_ACTIVE ? 1 : 2;
+}
+
+static Rank
+rank_of(const OutboxStats *s, TimestampTz now)
+{
+	return (Rank){.group = group_of(s, now),
 				  .oldest_pending_at = s->waiting.oldest_pending_at ?
 					  s->waiting.oldest_pending_at :
 					  DT_NOEND,
@@ -324,9 +351,8 @@ OUTBOX_FUNCTION(outbox_metric_series_1_0, 4)
 			sums.unknown++;
 			continue;
 		}
-		sums.states[s.state]++;
-		add_waiting(&sums.waiting, &s.waiting);
-		ranks[n++] = rank_of(&s);
+		add_endpoint(&sums, &s);
+		ranks[n++] = rank_of(&s, all.now);
 		if (!without[i])
 			add_figures(&tenants[ntenants - 1],
 						outbox_endpoint_stats_rate(s.recent, s.recent_second, all.now),

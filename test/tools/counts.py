@@ -343,10 +343,13 @@ class Counts:
         self.agree("stats and metrics, failed", lambda: (
             {n: c[0] for n, c in self.stats("failed_attempts").items() if c[0]},
             {n: c for n, c in self.sums("outbox_endpoint_failed_attempts_total").items() if c}))
-        for status in WAITS:
+        # What waits where nothing is sent has a status of its own.
+        sent = "CASE WHEN state IN ('active', 'backing_off') THEN %s ELSE %s END"
+        for status, n in [("stopped", sent % (0, "pending + retrying + blocked")), ("processing", "processing"), ("dead", "dead"),
+                          *((w, sent % (w, 0)) for w in ("pending", "retrying", "blocked"))]:
             self.agree("metrics: " + status, lambda: (
-                sum(c[0] for c in self.stats(status).values()),
-                int(float(self.one("SELECT sum(value) FROM outbox.metrics() WHERE name = 'outbox_deliveries' AND position(labels ->> 'status' IN '%s') > 0" % status) or 0))))
+                sum(c[0] for c in self.stats(n).values()),
+                int(float(self.one("SELECT sum(value) FROM outbox.metrics() WHERE name = 'outbox_deliveries' AND labels ->> 'status' = '%s'" % status) or 0))))
         if not self.options.kills:
             everyone = [*self.endpoints.values(), *self.gone]
             self.agree("metrics: all", lambda: (

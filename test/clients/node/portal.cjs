@@ -127,7 +127,9 @@ app.get('/endpoints/:name/secret', async (request, response) => {
 
 // "grace" is a number of seconds, for which the former secret signs as well.
 app.post('/endpoints/:name/secret', async (request, response) => {
-  show(response, await one('rotate_secret', request, { name: request.params.name, grace: request.body?.grace }));
+  show(response, await one('rotate_secret', request, {
+    name: request.params.name, grace: request.body?.grace, version: version(request),
+  }));
 });
 
 app.post('/endpoints/:name/test', async (request, response) => {
@@ -204,7 +206,7 @@ app.delete('/endpoints/:name/replays/:id', async (request, response) => {
 // The table of doc/tenants.md
 const statuses = {
   22023: 422, 22004: 422, 42704: 404, 42710: 409, 42939: 422, 54000: 409, 54001: 422, 53400: 429,
-  55000: 409, 55006: 409, OX412: 412, 25001: 500, 42501: 500, 40001: 503, '40P01': 503, '55P03': 503,
+  55000: 409, 55006: 409, OX412: 412, 25001: 500, 42501: 500, 25006: 503, 40001: 503, '40P01': 503, '55P03': 503,
 };
 
 // Express knows a handler of errors by its four arguments.

@@ -77,10 +77,13 @@ wait_metric('outbox_failed_attempts_total http_5xx', 6);
 wait_metric('outbox_died_total max_attempts', 3);
 wait_metric('outbox_cancelled_total', 1);
 wait_metric('outbox_endpoint_deliveries paused pending', 2);
+wait_metric('outbox_deliveries stopped', 2);
+wait_metric('outbox_deliveries pending', 0);
 
 # The view and the figures say the same
 my $of = metrics();
 is($of->{'outbox_emitted_total'}, 4, 'emitted: what entered the log');
+is($of->{'outbox_oldest_pending_seconds'}, undef, 'what waits at a paused endpoint is not late');
 is($of->{'outbox_scheduled_events'}, 1, 'scheduled');
 cmp_ok($of->{'outbox_scheduled_due_in_seconds'}, '>', 80000, 'and when it is due');
 is($of->{'outbox_endpoints active'} + $of->{'outbox_endpoints paused'} + $of->{'outbox_endpoints backing_off'}, 3, 'endpoints');
@@ -144,9 +147,15 @@ my $many = 10_000;
 ask("SELECT outbox.create_endpoint('many' || i, '" . $receiver->url('/ok/many') . "', topics => '{many.*}') FROM generate_series(1, $many) i");
 ok(wait_sql($node, "SELECT value = 0 FROM outbox.metrics() WHERE name = 'outbox_endpoints' AND labels ->> 'state' = 'unknown'"),
 	'every endpoint is published');
+endpoint($node, $receiver, 'gone', '/status/410/gone', "topics => '{gone.*}'");
+ask("BEGIN; SELECT outbox.create_endpoint('old', 'http://127.0.0.1:1/', topics => '{gone.*}');"
+	  . " UPDATE outbox.endpoint_settings SET state = 'disabled', reason = 'by the test', state_since = now() - interval '2 days' WHERE name = 'old'; COMMIT");
+emit($node, 'gone.x', '{}');
+wait_metric('outbox_endpoints disabled', 2, 0);
 $of = metrics(5);
 is((grep { /^outbox_endpoint_state / } keys %$of), 5, 'so many series as were asked for');
-ok(exists $of->{'outbox_endpoint_state paused paused'}, 'the one with events that wait is among them');
+ok(exists $of->{'outbox_endpoint_delivered_total bad'}, 'the one with dead letters is among them');
+is((join ' ', grep { /^outbox_endpoint_state (?:paused|gone|old) / } keys %$of), 'outbox_endpoint_state gone disabled', 'and one that was just disabled, but none that is paused, or was disabled before');
 is($of->{'outbox_endpoints active'} + $of->{'outbox_endpoints paused'} + $of->{'outbox_endpoints backing_off'}, $many + 3, 'all are in the sums');
 is((grep { /^outbox_endpoint_/ } keys %{ metrics(0) }), 0, 'or none');
 # The CPU time of the session is asked, because other processes may use the machine.

@@ -87,6 +87,7 @@ is(body(200, POST => "$at/pause")->{state}, 'paused', 'paused');
 is(body(200, POST => "$at/resume")->{state}, 'active', 'resumed');
 my $secret = body(200, POST => "$at/secret", { grace => 3600 });
 ok($secret->{former_secret_until}, 'another secret');
+body(412, POST => "$at/secret", { grace => 3600 }, 'if-match' => $headers->{etag});
 is(body(200, GET => "$at/secret")->{secret}, $secret->{secret}, 'can be read');
 $receiver->control(path => '/ok/acme', secret => $secret->{secret});
 

@@ -183,6 +183,19 @@ ask("SELECT outbox.portal_pause_endpoint('acme', 'plain')", 'portal');
 ($event, $d) = delivered('plain', 'pending');
 is("$d->{endpoint_state}, $d->{endpoint_reason}", 'paused, paused by its tenant', 'it waits for its endpoint');
 
+# Where requests may go is the operator's affair.
+ask("SELECT outbox.create_endpoint('inside', 'http://127.0.0.1:9/', topics => '{inside}', tenant => 'acme', $quick)");
+ask("ALTER SYSTEM SET outbox.allowed_networks = ''");
+$node->reload;
+$event = ask("SELECT outbox.emit('inside', '{}', tenant => 'acme')");
+ok(wait_sql($node, "SELECT error LIKE '%outbox.allowed_networks%' FROM outbox.attempts_page('inside', event => '$event', page_size => 1)"),
+	'an operator sees which setting forbids it');
+is(delivery('inside', $event)->{last_error}, 'the address in the URL is loopback', 'and a customer what is wrong');
+unlike(ask("SELECT d, outbox.portal_delivery('acme', 'inside', '$event'), outbox.portal_endpoints('acme', 'inside') FROM outbox.portal_deliveries('acme', 'inside') d", 'portal'),
+	qr/outbox\.[a-z]/, 'but no setting');
+ask("SELECT outbox.drop_endpoint('inside', discard => true); ALTER SYSTEM RESET outbox.allowed_networks");
+$node->reload;
+
 # --- Forgotten
 
 ask("SELECT outbox.forget('acme')");

@@ -185,7 +185,11 @@ is("$altered->{label} $altered->{rate_limit} $altered->{version}", 'Paid 2.5 ' .
 cmp_ok($altered->{updated_at}, 'gt', $same->{updated_at}, 'and when that was');
 like(says(qq(SELECT outbox.portal_alter_endpoint('acme', '$name{acme}', '{"label": "Lost"}', version => $same->{version}))),
 	qr/^ERROR:  OX412: endpoint "\Q$name{acme}\E" has version $altered->{version}, and not $same->{version} HINT/, 'a change of what was changed meanwhile is refused');
-is(json("outbox.portal_rotate_secret('acme', '$name{acme}', '1 hour')")->{former_secret_until} ne '', 1, 'until when a former secret signs');
+my $rotate = "outbox.portal_rotate_secret('acme', '$name{acme}', '1 hour', version => " . json("outbox.portal_endpoints('acme')")->{version} . ')';
+is(json($rotate)->{former_secret_until} ne '', 1, 'until when a former secret signs');
+like(says("SELECT $rotate"), qr/^ERROR:  OX412: endpoint "\Q$name{acme}\E" has version \d+, and not \d+ HINT/, 'the same call again is refused');
+is(ask("SELECT previous FROM outbox.endpoint_secrets JOIN outbox.endpoint_settings USING (endpoint_id) WHERE name = '$name{acme}' AND part = 0"),
+	$new, 'so that the secret that the receiver has goes on signing');
 $new = json("outbox.portal_rotate_secret('acme', '$name{acme}', '0')")->{secret};
 is(json("outbox.portal_endpoints('acme')")->{former_secret_until}, undef, 'or that none does');
 like(says(qq(SELECT outbox.portal_alter_endpoint('acme', '$name{acme}', jsonb_build_object('metadata', jsonb_build_object('x', repeat('y', 4096)))))),
@@ -297,6 +301,7 @@ my %provoked = (
 	'55000' => [ '', "SELECT outbox.portal_resume_endpoint('acme', '$name{acme}')" ],
 	'55006' => [ '', "SELECT outbox.portal_drop_endpoint('errors', 'errors')" ],
 	'OX412' => [ 'version', "SELECT outbox.portal_alter_endpoint('errors', 'errors', '{\"label\": \"x\"}', 1)" ],
+	'25006' => [ undef, "BEGIN READ ONLY; SELECT outbox.portal_pause_endpoint('errors', 'errors')" ],
 	'25001' => [ '', "BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT outbox.portal_create_endpoint('errors', '$url{acme}')" ],
 	'42501' => [ undef, 'SELECT * FROM outbox.endpoints' ]);
 ask("SELECT outbox.set_portal_limits('busy', max_calls => 0); SELECT outbox.pause_endpoint('$name{acme}')");
@@ -355,6 +360,8 @@ foreach my $case (
 }
 is(json("outbox.portal_asyncapi('errors')")->{info}{title}, 'Events', 'a document without a title does not name the database');
 is(ask("SELECT outbox.portal_reason('sealed, and outbox.secret_key_file is not set')"), 'held by the operator', 'why the operator holds an endpoint is its own affair');
+is(ask("SELECT string_agg(outbox.portal_reason(r), '|' ORDER BY n) FROM unnest(ARRAY['plain http goes to addresses in outbox.allowed_networks only', 'outbox.worker_memory is used up']) WITH ORDINALITY u (r, n)"),
+	'plain http is not allowed|held by the operator', 'and so are the names of its settings');
 
 # What is shown can be given back: years have other lengths in numbers.
 ask("SELECT outbox.alter_endpoint('errors', max_age => '10 years')");
