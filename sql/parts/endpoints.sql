@@ -875,6 +875,12 @@ BEGIN
         RETURN;
     END;
     IF NOT COALESCE(discard, false) THEN
+        IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
+            RAISE EXCEPTION 'an endpoint cannot be dropped at isolation level % without "discard"',
+                upper(current_setting('transaction_isolation'))
+                USING ERRCODE = 'active_sql_transaction',
+                      HINT = 'Use READ COMMITTED: it has to see what was emitted a moment ago. Or give its events up with "discard".';
+        END IF;
         SELECT * INTO p FROM outbox.endpoint_positions q WHERE q.endpoint_id = s.endpoint_id;
         undelivered := p.pending IS NOT NULL
             OR EXISTS (SELECT 1 FROM outbox.parked k WHERE k.endpoint_id = s.endpoint_id AND k.status <> 'cancelled');

@@ -96,7 +96,7 @@ COMMENT ON FUNCTION outbox.lock_source IS
 
 CREATE FUNCTION outbox.refuse_in_block(function text) RETURNS void
 LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_refuse_in_block_1_0';
-COMMENT ON FUNCTION outbox.refuse_in_block IS 'Refuses a call inside BEGIN and COMMIT (25001): ROLLBACK does not undo what it does at a source';
+COMMENT ON FUNCTION outbox.refuse_in_block IS 'Refuses a call inside BEGIN and COMMIT, which ROLLBACK would not undo at a source, and at another level than READ COMMITTED (25001)';
 
 CREATE FUNCTION outbox.refuse_copy(function text) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp

@@ -47,7 +47,7 @@ COMMENT ON FUNCTION outbox.new_event_id IS
 CREATE FUNCTION outbox.check_event(seq int8, topic text, type text, key text, tenant text,
     headers jsonb, payload jsonb, body bytea, content_type text)
 RETURNS bool
-LANGUAGE C STABLE CALLED ON NULL INPUT PARALLEL RESTRICTED
+LANGUAGE C STABLE CALLED ON NULL INPUT PARALLEL UNSAFE
 AS 'MODULE_PATHNAME', 'outbox_check_event_1_0';
 COMMENT ON FUNCTION outbox.check_event IS
 'True if these columns make a valid event, otherwise an error that says why (constraint of outbox.events)';

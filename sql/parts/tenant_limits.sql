@@ -78,12 +78,8 @@ BEGIN
     PERFORM outbox.note_change(tenant, '', 'limits', '{}', jsonb_strip_nulls(jsonb_build_object(
         'tenant', tenant, 'max_in_flight', max_in_flight, 'rate_limit', rate_limit, 'reset', NULLIF(reset, false),
         'max_kept', max_kept, 'max_kept_age', max_kept_age, 'max_kept_bytes', max_kept_bytes)));
-    IF tenant IS NULL THEN
-        PERFORM outbox.endpoint_changed(0);
-    ELSE
-        PERFORM outbox.endpoint_changed(s.endpoint_id) FROM outbox.endpoint_settings s
-        WHERE s.tenant = set_tenant_limits.tenant;
-    END IF;
+    -- The workers find the endpoints: one that another transaction is making is not seen here.
+    PERFORM outbox.endpoint_changed(COALESCE(-1 - (hashtext(tenant) & 1023), 0));
 END $$;
 COMMENT ON FUNCTION outbox.set_tenant_limits IS
 'Limits all endpoints of a tenant together, and the deliveries that are kept for them (tenant NULL: of each '

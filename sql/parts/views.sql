@@ -3,7 +3,7 @@
 ------------------------------------------------------------------------
 
 CREATE FUNCTION outbox.newest_position(endpoint_id int4, generation int8) RETURNS outbox.positions
-LANGUAGE C STABLE CALLED ON NULL INPUT PARALLEL SAFE AS 'MODULE_PATHNAME', 'outbox_newest_position_1_0';
+LANGUAGE C STABLE CALLED ON NULL INPUT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'outbox_newest_position_1_0';
 COMMENT ON FUNCTION outbox.newest_position IS
 'The newest stored position of an endpoint, of this generation, or with NULL of any (NULL: there is none)';
 

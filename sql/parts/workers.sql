@@ -63,13 +63,15 @@ COMMENT ON FUNCTION outbox.make_room IS 'Gives up a part of outbox.reserve if th
 
 -- Which endpoints were made, changed or dropped. Each worker reads the rows of the
 -- transactions that it has not seen, so a change costs the same whatever the number
--- of endpoints. Rows that all workers have seen are deleted by one of them.
+-- of endpoints. For the limits of a tenant there is -1 - hash (0 to 1023), which is for the
+-- endpoints of each tenant with this hash. Rows that all workers have seen are deleted by
+-- one of them.
 CREATE TABLE outbox.endpoint_changes (
     xid             xid8 NOT NULL,
     endpoint_id     int4 NOT NULL,
     PRIMARY KEY (xid, endpoint_id)
 );
-COMMENT ON TABLE outbox.endpoint_changes IS 'Endpoints whose settings the workers have to read again (0: all)';
+COMMENT ON TABLE outbox.endpoint_changes IS 'Endpoints whose settings the workers have to read again (0: all, below 0: all of some tenants)';
 
 -- To be called by whatever changes the settings or secrets of an endpoint.  PL/pgSQL keeps
 -- its plans, where a function in SQL makes them in each call.
@@ -81,7 +83,7 @@ BEGIN
     PERFORM outbox.wake_workers();
 END $$;
 COMMENT ON FUNCTION outbox.endpoint_changed IS
-'Makes the workers read the settings of an endpoint (0: of all) when this transaction commits';
+'Makes the workers read the settings of an endpoint (0: of all, below 0: of some tenants) when this transaction commits';
 
 CREATE FUNCTION outbox.endpoint_stats(endpoint_id int4,
     OUT state text, OUT state_since timestamptz, OUT reason text,

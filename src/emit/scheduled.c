@@ -23,6 +23,7 @@
 #include "base/version.h"
 #include "emit/emit.h"
 #include "emit/scheduled.h"
+#include "log/event_stamp.h"
 #include "log/log_scan.h"
 #include "log/step.h"
 #include "log/transaction.h"
@@ -233,7 +234,7 @@ set_aside(Datum id, const char *error, bool locked)
 static bool
 may_append(const pg_uuid_t *id)
 {
-	switch (outbox_scan_id(id))
+	switch (outbox_scan_id(&outbox_log_tables()->pieces[outbox_current_piece()], id))
 	{
 		case OUTBOX_ID_FREE:
 			break;

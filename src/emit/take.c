@@ -30,6 +30,7 @@
 #include "base/version.h"
 #include "emit/emit.h"
 #include "log/event_stamp.h"
+#include "log/log_scan.h"
 #include "log/step.h"
 #include "server/taken.h"
 
@@ -176,6 +177,21 @@ read_event(void *arg)
 }
 
 /*
+ * True if another event has its id, where it would be written: a source may have an id
+ * twice, and so may two sources.  In doubt, the write waits for the other transaction.
+ */
+static bool
+id_is_taken(const Taken *t)
+{
+	const OutboxNewEvent *e = &t->event;
+	const Oid			 *table = &outbox_log_tables()->pieces[outbox_current_piece()];
+
+	if (e->deferred && e->deliver_at > GetCurrentTimestamp())
+		table = &outbox_log_tables()->scheduled;
+	return outbox_scan_id(table, &t->id) == OUTBOX_ID_TAKEN;
+}
+
+/*
  * Replaces texts that are none in the encoding of this database, and the end of very long
  * ones.  Only a hostile source has them.  Returns false if there were any.
  */
@@ -272,12 +288,14 @@ OUTBOX_FUNCTION(outbox_take_1_0, 0)
 	if (!readable)
 		set_row_aside(trigger, &t,
 					  "a text is too long, or not of this database's encoding");
-	else if (outbox_step_try_part(read_event, &t, &refused))
+	else if (!outbox_step_try_part(read_event, &t, &refused))
+		set_row_aside(trigger, &t, refused.message);
+	else if (id_is_taken(&t))
+		set_row_aside(trigger, &t, "another event has this id");
+	else
 	{
 		outbox_append(&t.event, &t.id);
 		outbox_taken_add(subscription);
 	}
-	else
-		set_row_aside(trigger, &t, refused.message);
 	return PointerGetDatum(NULL);
 }

@@ -245,7 +245,7 @@ outbox_scan_xids(const uint64 *xids, int nxids, int64 above, int64 upto, int lim
 }
 
 OutboxIdState
-outbox_scan_id(const pg_uuid_t *id)
+outbox_scan_id(const Oid *table, const pg_uuid_t *id)
 {
 	SnapshotData  dirty;
 	ScanKeyData	  key;
@@ -257,10 +257,8 @@ outbox_scan_id(const pg_uuid_t *id)
 	 * transaction.
 	 */
 	InitDirtySnapshot(dirty);
-	ScanKeyInit(&key, Anum_events_id, BTEqualStrategyNumber, F_UUID_EQ,
-				UUIDPGetDatum(id));
-	p.heap = table_open(outbox_table_oid(OUTBOX_TABLE_EVENTS_0 + outbox_current_piece()),
-						NoLock);
+	ScanKeyInit(&key, 1, BTEqualStrategyNumber, F_UUID_EQ, UUIDPGetDatum(id));
+	p.heap = outbox_log_table_open(table, RowExclusiveLock);
 	p.index = open_index(p.heap, "pkey");
 	p.scan = outbox_index_beginscan(p.heap, p.index, &dirty, 1);
 	p.slot = table_slot_create(p.heap, NULL);

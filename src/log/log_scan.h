@@ -34,8 +34,8 @@ extern bool outbox_scan_xids(const uint64 *xids, int nxids, int64 above, int64 u
 							 void *arg);
 
 /*
- * Whether the current piece of the log has an event with this id.  IN_DOUBT: that
- * depends on a transaction that is still open.
+ * Whether a table has an event with this id: a piece of the log, or outbox.scheduled, both
+ * of outbox_log_tables().  IN_DOUBT: that depends on a transaction that is still open.
  */
 typedef enum OutboxIdState
 {
@@ -44,6 +44,6 @@ typedef enum OutboxIdState
 	OUTBOX_ID_IN_DOUBT
 } OutboxIdState;
 
-extern OutboxIdState outbox_scan_id(const pg_uuid_t *id);
+extern OutboxIdState outbox_scan_id(const Oid *table, const pg_uuid_t *id);
 
 #endif /* OUTBOX_LOG_SCAN_H */

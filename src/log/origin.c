@@ -27,6 +27,7 @@
 #include "base/query.h"
 #include "base/settings.h"
 #include "base/version.h"
+#include "log/event_stamp.h"
 #include "log/origin.h"
 #include "server/wakeup.h"
 
@@ -139,6 +140,14 @@ outbox_origin_claim(void)
 	origin = outbox_origin(&epoch, &zero, true);
 	if (origin != OUTBOX_ORIGIN_NONE)
 		return origin;
+
+	/* The snapshot of this transaction may be older than a row that was made meanwhile. */
+	if (outbox_current_epoch() != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_SERIALIZATION_FAILURE),
+				 errmsg("could not serialize access due to concurrent update"),
+				 errdetail("Another transaction has used this log for the first time."),
+				 errhint("Repeat the transaction.")));
 	make_origin(random_epoch(), true);
 	pull_back_events();
 	return OUTBOX_ORIGIN_OURS;

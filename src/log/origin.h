@@ -22,7 +22,8 @@ extern OutboxOrigin outbox_origin(int64 *epoch, bool *zero, bool thorough);
 
 /*
  * Makes the log that of this system and database, if it has no origin yet and needs
- * none, and returns what it is then.  Needs SPI.
+ * none, and returns what it is then.  Needs SPI.  Throws (40001) if another transaction has
+ * done so that this one's snapshot does not see.
  */
 extern OutboxOrigin outbox_origin_claim(void);
 

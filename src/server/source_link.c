@@ -228,18 +228,29 @@ OUTBOX_FUNCTION(outbox_ask_source_1_0, 3)
 
 /*
  * refuse_in_block(function text): throws inside BEGIN and COMMIT.  A slot that was made at
- * a source stays there after ROLLBACK, and one that was dropped does not come back.
+ * a source stays there after ROLLBACK, and one that was dropped does not come back.  Throws
+ * also where the snapshot may be older than the last call, which may have made the slot.
  */
 OUTBOX_FUNCTION(outbox_refuse_in_block_1_0, 1)
 {
+	const char *function = PG_ARGISNULL(0) ? "it" :
+											 text_to_cstring(PG_GETARG_TEXT_PP(0));
+
 	if (IsTransactionBlock())
 		ereport(ERROR,
 				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
-				 errmsg("%s cannot run inside a transaction block",
-						PG_ARGISNULL(0) ? "it" : text_to_cstring(PG_GETARG_TEXT_PP(0))),
+				 errmsg("%s cannot run inside a transaction block", function),
 				 errhint(
 					 "Call it outside BEGIN and COMMIT: ROLLBACK does not undo what it "
 					 "does at the source.")));
+	if (IsolationUsesXactSnapshot())
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+			 errmsg("%s cannot be called at isolation level %s", function,
+					IsolationIsSerializable() ? "SERIALIZABLE" : "REPEATABLE READ"),
+			 errhint(
+				 "Use READ COMMITTED: it has to see what was committed a moment ago. SET default_transaction_isolation = 'read committed'.")));
 	PG_RETURN_VOID();
 }
 

@@ -170,8 +170,11 @@ OUTBOX_FUNCTION(outbox_wake_workers_1_0, 0)
 
 	/*
 	 * The change may remove the cause of a worker's failure, so the launcher is woken,
-	 * too.
+	 * too.  Without a slot, it knows of no extension here: COMMIT PREPARED of CREATE
+	 * EXTENSION does not tell it.
 	 */
+	if (db == NULL)
+		outbox_mark(OUTBOX_MARK_LAUNCHER);
 	for (int w = 0; db != NULL && w < OUTBOX_MAX_WORKERS; w++)
 		if (db->workers[w].pid == 0 && (w == 0 || db->workers[w].failures > 0))
 			outbox_mark(OUTBOX_MARK_LAUNCHER);

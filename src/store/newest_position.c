@@ -110,7 +110,8 @@ remember(FmgrInfo *flinfo, int32 endpoint_id, HeapTuple row)
 
 /*
  * newest_position().  The rows that the caller's snapshot sees are gone if the table has
- * been emptied since, which MVCC does not cover.  The newest ones count then.
+ * been emptied since, which MVCC does not cover.  The newest ones count then.  In a parallel
+ * query, PostgreSQL would refuse the snapshot that sees them.
  */
 OUTBOX_FUNCTION(outbox_newest_position_1_0, 2)
 {

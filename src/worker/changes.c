@@ -83,12 +83,18 @@ outbox_changes_find(const char *seen, bool (*known)(int32 id), List **ids, List 
 
 	if (seen == NULL)
 		return false;
+
+	/* Below 0 it is about the endpoints of each tenant with this hash. */
 	changed = outbox_query(
-		"SELECT c.endpoint_id FROM outbox.endpoint_changes c"
+		"WITH c AS MATERIALIZED (SELECT c.endpoint_id AS id FROM outbox.endpoint_changes c"
 		" WHERE c.xid >= pg_catalog.pg_snapshot_xmax($1::pg_catalog.pg_snapshot)"
 		" UNION SELECT c.endpoint_id FROM outbox.endpoint_changes c"
 		" WHERE c.xid = ANY (ARRAY("
-		"SELECT pg_catalog.pg_snapshot_xip($1::pg_catalog.pg_snapshot)))",
+		"SELECT pg_catalog.pg_snapshot_xip($1::pg_catalog.pg_snapshot))))"
+		" SELECT c.id FROM c WHERE c.id >= 0"
+		" UNION ALL SELECT s.endpoint_id FROM outbox.endpoint_settings s"
+		" WHERE (SELECT pg_catalog.min(c.id) FROM c) < 0"
+		" AND -1 - (pg_catalog.hashtext(s.tenant) & 1023) IN (SELECT c.id FROM c)",
 		arg_text(seen));
 	found = palloc_extended(sizeof(Found) *
 								(changed + list_length(loads) + list_length(to_come) + 1),

@@ -64,7 +64,7 @@ my @calls = (
 	[ 'seek_endpoint', "SELECT outbox.seek_endpoint('e%d', 'now')" ],
 	[ 'seek_endpoint, time', "SELECT outbox.seek_endpoint('e%d', now() - interval '1 min')" ],
 	[ 'create_endpoint', "SELECT outbox.create_endpoint('new%dx' || NEXT, '$url', tenant => 't%d')" ],
-	[ 'drop_endpoint', "SELECT outbox.drop_endpoint('old%d')" ],
+	[ 'drop_endpoint', "SELECT outbox.drop_endpoint('old%d', discard => true)" ],
 	[ 'set_event_type', "SELECT outbox.set_event_type('type.t%d', 'NEXT')" ],
 	[ 'drop_event_type', "SELECT outbox.drop_event_type('type.t%d', if_exists => true)" ],
 	[ 'set_tenant_limits', "SELECT outbox.set_tenant_limits('t%d', max_in_flight => NEXT)" ],
@@ -83,7 +83,7 @@ my @calls = (
 	[ 'portal_replays', "SELECT outbox.portal_replays('t%d', 'e%d')" ],
 	[ 'portal_figures', "SELECT outbox.portal_figures('t%d')" ],
 	[ 'portal_send_test', "SELECT outbox.portal_send_test('t%d', 'e%d')" ],
-	[ 'portal_drop_endpoint', "SELECT outbox.portal_drop_endpoint('t%d', 'gone%d')" ],
+	[ 'portal_drop_endpoint', "SELECT outbox.portal_drop_endpoint('t%d', 'gone%d', discard => true)" ],
 );
 my $next = 0;
 my @session = map { $node->background_psql('postgres', on_error_stop => 0) } 1, 2;

@@ -39,25 +39,34 @@ $source->safe_psql('postgres', 'CREATE DATABASE market OWNER provided');
 $source->safe_psql('market', "\\i $top/sql/source.sql", extra_params => [ '-q', '-U', 'provided' ]);
 at('market', "SELECT outbox.grant_follow('outbox_follower')");
 
+# A source lets an INSERT have the id that emit() has returned. The follower has one event of the two.
+my $twice = "BEGIN; SELECT outbox.emit('order.twice', '{}') AS id \\gset\nINSERT INTO outbox.outgoing (id, topic, payload) VALUES (:'id', 'order.twice', '{}'); COMMIT";
+
 # What a source has already is counted, too. What is set aside is not.
 ask("ALTER SYSTEM SET outbox.max_payload_size = '1 kB'; SELECT pg_reload_conf()");
 ok(wait_sql($follower, "SELECT current_setting('outbox.max_payload_size') = '1kB'"), 'the follower allows less than the source');
-at('shop', emits(3) . "; SELECT outbox.emit('order.large', to_jsonb(repeat('x', 2000)))");
+at('shop', emits(3) . "; SELECT outbox.emit('order.large', to_jsonb(repeat('x', 2000))); $twice");
 follow($_) foreach qw(shop market);
-is(ask("SELECT string_agg(concat(name, ' ', taken, ' ', refused), ', ' ORDER BY name) FROM outbox.sources"), 'market 0 0, shop 3 1', 'of what was there');
+is(ask("SELECT string_agg(concat(name, ' ', taken, ' ', refused), ', ' ORDER BY name) FROM outbox.sources"), 'market 0 0, shop 4 2', 'of what was there');
 
 # Transactions of different sizes, some of which are undone
 at('shop', emits(1) . '; BEGIN; ' . emits(7) . '; SAVEPOINT s; ' . emits(5) . '; ROLLBACK TO s; COMMIT; BEGIN; ' . emits(9) . '; ROLLBACK');
 at('shop', "SELECT outbox.emit('order.large', to_jsonb(repeat('x', 2000))), outbox.emit('order.later', '{}', deliver_at => now() + interval '1 hour')");
+at('shop', $twice);
 at('market', emits($_)) foreach 4, 2500;
-taken('shop', 12, 'of several transactions');
+taken('shop', 14, 'of several transactions');
+my $later = ask('SELECT id FROM outbox.scheduled');
+at('market', "INSERT INTO outbox.scheduled (id, deliver_at, topic, payload) VALUES ('$later', now() + interval '1 hour', 'order.later', '{}')");
 taken('market', 2504, 'of another source');
+is(ask("SELECT string_agg(concat_ws(' ', source, event ->> 'topic'), ', ' ORDER BY refused_id) FROM outbox.refused_events WHERE error = 'another event has this id'"),
+	'shop order.twice, shop order.twice, market order.later', 'an event whose id is taken is set aside, wherever it comes from');
+is(ask('SELECT sum(apply_error_count) FROM pg_stat_subscription_stats'), 0, 'and is no error');
 
 # One that is sent before it ends, by several processes where PostgreSQL has them
 ask('ALTER SUBSCRIPTION outbox_shop SET (streaming = ' . ($follower->pg_version >= 16 ? 'parallel' : 'on') . ')');
 at('shop', 'BEGIN; ' . emits(2000) . '; SAVEPOINT s; ' . emits(2000) . '; SAVEPOINT t; ' . emits(2000)
 	. '; ROLLBACK TO s; ' . emits(10) . '; SAVEPOINT u; ' . emits(20) . '; RELEASE u; ' . emits(30) . '; COMMIT');
-taken('shop', 13 + 2060, 'of a transaction that is streamed, a part of which is undone');
+taken('shop', 15 + 2060, 'of a transaction that is streamed, a part of which is undone');
 
 # An error in the middle: the transaction is applied once more.
 my $before = ask("SELECT taken FROM outbox.sources WHERE name = 'shop'");

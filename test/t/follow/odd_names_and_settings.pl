@@ -88,6 +88,8 @@ is(ask("SELECT body::text || ' ' || (abs(extract(epoch FROM created_at - now()))
 # --- Encodings
 
 make('latin', "ENCODING 'LATIN1' TEMPLATE template0");
+like(($follower->psql('postgres', "SET default_transaction_isolation = '$_'; " . follow_sql('latin', 'latin')))[2], qr/cannot be called at isolation level \U$_\E.*^HINT: /ms, "not at $_")
+  foreach 'repeatable read', 'serializable';
 is(ask(follow_sql('latin', 'latin')), 0, 'LATIN1: followed');
 {
 	my $id = at('latin', "SET client_encoding = 'UTF8'; SELECT outbox.emit('order.n', '{\"s\": \"\x{c3}\x{a9}\"}', key => '\x{c3}\x{a9}')", 'app; user');

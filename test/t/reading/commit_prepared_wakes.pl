@@ -31,12 +31,22 @@ $receiver->wait_delivered(1, id => $id, path => '/ok/b');
 pass('an endpoint: takes effect at once');
 
 # Prepared before a restart
+ask('CREATE DATABASE fresh');
 $id = ask("BEGIN; SELECT outbox.emit('prepared.five', '{}'); PREPARE TRANSACTION 'old'");
 $node->restart;
 $receiver->wait_delivered(1, id => emit($node, 'plain.three', '{}'));
 ask("COMMIT PREPARED 'old'");
 $receiver->wait_delivered(1, id => $id);
 pass('prepared before a restart: delivered at once');
+
+# The extension itself, in a database where the launcher has looked for it.  Before its first
+# worker starts, each database has a slot, and loses it after that.
+ok(wait_sql($node, "SELECT count(*) = 0 FROM outbox.worker_slots() WHERE dboid = (SELECT oid FROM pg_database WHERE datname = 'fresh')"), 'a database without the extension');
+$node->safe_psql('fresh', "BEGIN; CREATE EXTENSION outbox; PREPARE TRANSACTION 'extension'");
+$node->safe_psql('fresh', "COMMIT PREPARED 'extension'");
+endpoint($node, $receiver, 'fresh', '/ok/fresh', undef, 'fresh');
+$receiver->wait_delivered(1, id => emit($node, 'prepared.fresh', '{}', undef, 'fresh'));
+pass('the extension: the first endpoint starts a worker');
 
 # The first look at the scheduled events is held up, as by a disk that stands still
 ask(<<'SQL');

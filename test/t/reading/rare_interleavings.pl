@@ -43,6 +43,20 @@ ask("SELECT outbox.drop_endpoint('last')");
 
 endpoint($node, $receiver, 'all', '/ok/a', "backoff_base => '1 s', backoff_max => '1 s'");
 
+# A transaction that is older than the log's first origin makes no second one.
+ask('CREATE DATABASE older');
+$node->safe_psql('older', 'CREATE EXTENSION outbox');
+my $old = $node->background_psql('older', on_error_stop => 0);
+in($old, 'BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1');
+$node->safe_psql('older', "SELECT outbox.create_endpoint('first', '" . $receiver->url('/ok/first') . "')");
+$old->query("\\set VERBOSITY sqlstate\nSELECT outbox.claim_log();");
+like($old->{stderr}, qr/ERROR:  40001/, 'a log that another transaction has used first: 40001');
+$old->{stderr} = '';
+in($old, 'COMMIT');
+$old->quit;
+is($node->safe_psql('older', 'SELECT count(*) FROM outbox.origins'), 1, 'it has one origin');
+ask('DROP DATABASE older');
+
 # A tick must list a transaction that has its xid and its numbers, although no
 # newer one has completed: GetSnapshotData() would not.
 my ($older, $newer) = map { $node->background_psql('postgres') } 1 .. 2;

@@ -116,6 +116,21 @@ ok(wait_sql($node, "SELECT (" . processing('new') . ") = 5"), 'it is gone');
 behave("/hold/$_", '/ok') foreach qw(new own);
 ok(wait_settled($node), 'settled');
 
+# An endpoint that is made while the limits are set, and known to the worker before they hold
+my ($makes, $limits) = map { $node->background_psql('postgres') } 1 .. 2;
+$makes->query_safe("BEGIN; SELECT outbox.create_endpoint('unseen', '" . $receiver->url('/hold/unseen') . "', topics => '{unseen}', tenant => 'unseen', timeout => '5 min')");
+$limits->query_safe("BEGIN; SELECT outbox.set_tenant_limits('unseen', max_in_flight => 1)");
+$makes->query_safe('COMMIT');
+ok(wait_sql($node, "SELECT pending_exact FROM outbox.stats WHERE endpoint = 'unseen'"), 'known to the worker');
+$limits->query_safe('COMMIT');
+$_->quit foreach $makes, $limits;
+endpoint($node, $receiver, 'beside', '/hold/beside', "topics => '{unseen}', timeout => '5 min'");
+ask("SELECT count(outbox.emit('unseen', '{}', tenant => 'unseen')) FROM generate_series(1, 5)");
+ok(wait_sql($node, "SELECT processing = 5 AND (" . processing('unseen') . ") >= 1 FROM outbox.stats WHERE endpoint = 'beside'"), 'an endpoint without the limit sends all');
+is(ask(processing('unseen')), 1, 'the limit of an endpoint that set_tenant_limits() did not see');
+behave("/hold/$_", '/ok') foreach qw(unseen beside);
+ok(wait_settled($node), 'settled');
+
 # Several workers: their parts add up to the limit.  Nothing is answered, so each uses its part.
 sub workers_become
 {

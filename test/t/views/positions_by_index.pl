@@ -86,6 +86,12 @@ move();
 is($old->query_safe("SELECT status FROM outbox.deliveries WHERE event_id = '$id'"), 'delivered', 'a delivery is one in an old snapshot, too');
 $old->query_safe('ROLLBACK');
 
+# --- An endpoint that has no stored position yet, where PostgreSQL would read in parallel
+
+my $parallel = $node->pg_version >= 16 ? 'debug_parallel_query' : 'force_parallel_mode';
+is(ask("BEGIN; SELECT outbox.create_endpoint('begins', '" . $receiver->url('/ok/begins') . "') \\g /dev/null\nSET LOCAL $parallel = on; SELECT count(read) FROM outbox.endpoint_positions; ROLLBACK"),
+	3, 'each has a position, also in a parallel query');
+
 # --- A start reads the newest row of each
 
 sub fill
