@@ -244,20 +244,34 @@ emit($node, 'tls', '{}');
 endpoint_shows($node, 'tls', "state = 'backing_off' AND reason ~ 'SSL|TLS'", 'a service without TLS is not spoken to in clear');
 ask("SELECT outbox.drop_endpoint('tls', true)");
 
-# TLS
-system("openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=aws -addext subjectAltName=IP:127.0.0.1 -keyout $dir/key -out $dir/ca.pem > $dir/openssl 2>&1") == 0
-  or die slurp_file("$dir/openssl");
-append_to_file("$dir/pem", slurp_file("$dir/key") . slurp_file("$dir/ca.pem"));
-my $tls = OutboxTest::Aws->new(journal => $aws->{journal}, pem => "$dir/pem");
+# TLS: a service whose certificate is its own authority, $dir/NAME.crt
+sub with_tls
+{
+	my ($name) = @_;
+	system("openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=$name -addext subjectAltName=IP:127.0.0.1 -keyout $dir/$name.key -out $dir/$name.crt > $dir/openssl 2>&1") == 0
+	  or die slurp_file("$dir/openssl");
+	append_to_file("$dir/$name.pem", slurp_file("$dir/$name.key") . slurp_file("$dir/$name.crt"));
+	return OutboxTest::Aws->new(journal => $aws->{journal}, pem => "$dir/$name.pem");
+}
+
+my ($tls, $next) = map { with_tls($_) } qw(trusted next);
 create('tls', "sqs:eu-central-1:$account:tls", '{tls}', config => qq({"endpoint_url": "https://127.0.0.1:$tls->{port}"}), rest => q(format => 'raw'));
 $id = emit($node, 'tls', '{}');
 endpoint_shows($node, 'tls', "state = 'backing_off' AND reason ~ 'certificate'", 'a certificate of an unknown authority is refused');
-ask("ALTER SYSTEM SET outbox.ssl_ca_file = '$dir/ca.pem'");
+ask("ALTER SYSTEM SET outbox.ssl_ca_file = '$dir/trusted.crt'");
 ask('SELECT pg_reload_conf()');
 wait_status($node, $id, 'delivered', 'until the authority is known');
 endpoint_shows($node, 'tls', 'failed_attempts = 0', 'and no attempt was counted');
 my @tls = requests('tls');
 is(scalar @tls, 1, 'nothing was sent before');
+rename "$dir/next.crt", "$dir/trusted.crt" or die "$dir: $!";
+ask('SELECT pg_reload_conf()');
+create('next', "sqs:eu-central-1:$account:next", '{next}', config => qq({"endpoint_url": "https://127.0.0.1:$next->{port}"}), rest => q(format => 'raw'));
+$id = emit($node, 'next', '{}');
+wait_status($node, $id, 'delivered', 'a file that was replaced is read again after a reload');
+ok(wait_until(sub { emit($node, 'tls', '{}'); stat_of($node, 'tls', "state = 'backing_off' AND reason ~ 'certificate'") eq 't' }, 'the former one'),
+	'and the former authority is not trusted any more');
+ask("SELECT outbox.drop_endpoint('tls', true)");
 
 # The others
 create('topic', "sns:eu-west-1:$account:topic", '{sns}', rest => q(format => 'raw'));
