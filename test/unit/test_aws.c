@@ -108,7 +108,8 @@ test_entries(void)
 {
 	OutboxHeader  headers[] = {{"outbox-attempt", 14, "1", 1},
 							   {"a", 1, "x\"y", 3},
-							   {"b", 1, "", 0}};
+							   {"b", 1, "", 0},
+							   {"outbox-redelivery", 17, "replay", 6}};
 	OutboxMessage m = {.body = "{\"n\":\t1}",
 					   .body_len = 8,
 					   .id = "ID",
@@ -116,7 +117,7 @@ test_entries(void)
 					   .key = "k k",
 					   .key_len = 3,
 					   .created_ms = 1700000000007,
-					   .nheaders = 3,
+					   .nheaders = 4,
 					   .headers = headers};
 
 	becomes(

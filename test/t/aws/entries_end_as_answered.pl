@@ -127,6 +127,8 @@ is(join("\n", sort split /\n/, ask("SELECT last_error FROM outbox.dead_letters W
 	  . 'SQS cannot take this event: it is larger than the service takes, with its attributes', 'with the reason');
 my @limits = requests('limits');
 is(scalar(map { @{ $_->{entries} } } @limits), 2, 'they were not sent');
+ask("SELECT outbox.resend('limits', '$small')");
+ok(wait_until(sub { scalar(stored('limits')) == 3 }, 'a third message'), 'one with ten is delivered again');
 
 # FIFO
 create('fifo', "sqs:eu-central-1:$account:fifo.fifo", '{fifo}', rest => q(format => 'raw', max_in_flight => 100));
