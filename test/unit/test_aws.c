@@ -45,6 +45,7 @@ test_targets(void)
 									  "arn:aws:sqs:eu.evil:" ACCOUNT ":a",
 									  "arn:aws:sqs::" ACCOUNT ":a",
 									  "arn:aws:s3:eu-central-1:" ACCOUNT ":a",
+									  "arn:aws-x:sqs:x-1:" ACCOUNT ":a",
 									  "arn:aws:events:eu-central-1:" ACCOUNT ":a",
 									  "arn:aws:kinesis:eu-central-1:" ACCOUNT ":stream/",
 									  "arn:aws",
@@ -65,6 +66,9 @@ test_targets(void)
 			"https://sns.cn-north-1.amazonaws.com.cn/");
 	goes_to("arn:aws-us-gov:kinesis:us-gov-west-1:" ACCOUNT ":stream/a.b", NULL,
 			"https://kinesis.us-gov-west-1.amazonaws.com/");
+	goes_to("arn:aws-eusc:sqs:eusc-de-east-1:" ACCOUNT ":a", NULL,
+			"https://sqs.eusc-de-east-1.amazonaws.eu/");
+	goes_to("arn:aws-x:sqs:x-1:" ACCOUNT ":a", "https://h", "https://h/");
 	goes_to("arn:aws:events:us-east-1:" ACCOUNT ":event-bus/a/b", NULL,
 			"https://events.us-east-1.amazonaws.com/");
 	goes_to(QUEUE, "http://127.0.0.1:4566", "http://127.0.0.1:4566/");

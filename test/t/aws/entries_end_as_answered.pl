@@ -335,6 +335,7 @@ my %words = (
 	"'arn:aws:sqs:eu-central-1:12345:orders', $bad, NULL" => 'the ARN is not arn:aws:SERVICE:REGION:ACCOUNT:RESOURCE',
 	"'arn:aws:s3:eu-central-1:$account:orders', $bad, NULL" => 'none of sqs, sns, events, kinesis',
 	"'arn:aws:kinesis:eu-central-1:$account:orders', $bad, NULL" => 'last part',
+	"'arn:aws-x:sqs:eu-central-1:$account:orders', $bad, NULL" => 'partition is not known',
 	"'aws://host/orders', $bad, NULL" => 'no ARN',
 	"'arn:aws:sqs:eu-central-1:$account:orders', NULL, NULL" => 'credentials without access_key_id',
 	"'arn:aws:sqs:eu-central-1:$account:orders', '{\"password\": \"x\"}', NULL" => 'unknown name in credentials',
