@@ -303,14 +303,21 @@ kafka_cluster_put(KafkaCluster *c)
 	c->links--;
 }
 
+/*
+ * Each topic of an instance costs it.  Those that links had before do not end it, for they
+ * would end the next one, too.
+ */
 void
-kafka_cluster_topic(KafkaCluster *c, const char *name)
+kafka_cluster_topic(KafkaCluster *c, const char *name, bool new_to_link)
 {
 	int before = c->topics.count;
+	int added;
 
 	kafka_topics_add(&c->topics, name);
-	kafka_account_topics(c->account, c->topics.count - before);
-	if (c->topics.count >= KAFKA_TOPICS_OF_INSTANCE)
+	added = c->topics.count - before;
+	kafka_account_topics(c->account, added);
+	c->new_topics += new_to_link ? added : 0;
+	if (c->new_topics >= KAFKA_TOPICS_OF_INSTANCE)
 		c->outdated = true;
 }
 
