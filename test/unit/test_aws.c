@@ -203,7 +203,7 @@ test_texts(void)
 									  "{\"a\"}", "{\"a\":}",	"{1:2}",	 "[1 2]",
 									  "nul",	 "\"\\x\"",		"\"\n\"",	 "{}x",
 									  "[}",		 "\"\\u12g4\"", "{\"a\":1,}"};
-	char					 deep[100];
+	char					 deep[1200]; /* levels and their ends */
 
 	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
 		ok(aws_is_xml_text(texts[i].text, strlen(texts[i].text)) == texts[i].good,
@@ -212,7 +212,9 @@ test_texts(void)
 		ok(outbox_json_read(good[i], strlen(good[i]), NULL, NULL), "JSON", good[i], "");
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
 		ok(!outbox_json_read(bad[i], strlen(bad[i]), NULL, NULL), "no JSON", bad[i], "");
-	memset(deep, '[', sizeof(deep));
+	memset(deep, '[', 600);
+	memset(deep + 600, ']', 600);
+	ok(outbox_json_read(deep + 600 - 513, 2 * 513, NULL, NULL), "a deep payload", "", "");
 	ok(!outbox_json_read(deep, sizeof(deep), NULL, NULL), "too deep", "", "");
 }
 
