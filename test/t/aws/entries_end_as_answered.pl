@@ -324,6 +324,14 @@ is(ask("SELECT round(extract(epoch FROM created_at) * 1000) - round($got->{Time}
 $id = emit($node, 'bus', '[1]');
 wait_status($node, $id, 'dead', 'a body that is no object is dead');
 
+# A database that is not in UTF-8
+$node->safe_psql('postgres', "CREATE DATABASE latin1 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0");
+ask('CREATE EXTENSION outbox', 'latin1');
+ask("SELECT outbox.create_endpoint('bus', 'arn:aws:events:us-east-2:$account:event-bus/b2', '{bus}', config => '{\"endpoint_url\": \"http://127.0.0.1:$port\", \"source\": \"Zo\\u00eb\"}', credentials => $keys, format => 'raw')", 'latin1');
+ask(q(SELECT outbox.emit('bus', '{"n": 1}')), 'latin1');
+ok(wait_until(sub { scalar stored('b2') }, 'an event of the other database'), 'its events are delivered');
+is((stored('b2'))[0]{Source}, "Zo\x{eb}", 'the source is UTF-8');
+
 # What the caller does not say is the sink's
 create('unsaid', "sqs:eu-central-1:$account:unsaid", '{unsaid}');
 is(ask("SELECT concat_ws(' ', format, max_in_flight, timeout) FROM outbox.endpoints WHERE name = 'unsaid'"),
