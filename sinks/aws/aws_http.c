@@ -52,7 +52,7 @@ static OutboxPolls	  polls;
 static char			 *ca_file;
 static bool			  only_tls_1_3;
 static unsigned		  generation; /* of these two */
-static long long	  reloaded_at; /* ms */
+static long long	  reloaded_at; /* ms (0: not since the worker began) */
 static AwsRequest	 *unused;
 static int			  nunused;
 
@@ -671,8 +671,8 @@ aws_http_set_tls(const char *file, bool only_1_3)
 	only_tls_1_3 = only_1_3;
 	free(ca_file);
 	ca_file = file && file[0] ? strdup(file) : NULL;
-	generation++;
-	reloaded_at = sink_now_ms();
+	if (generation++ > 0)
+		reloaded_at = sink_now_ms();
 }
 
 bool
