@@ -70,13 +70,14 @@ is_named(const OutboxHeader *h, const char *name)
 /* ---------------------------------------------------------- attributes */
 
 /*
- * The number of the attempt is not worth one of ten attributes.  An empty value cannot
- * be one.
+ * What differs between deliveries of an event is none: an event with ten attributes can be
+ * sent again.  An empty value cannot be one.
  */
 static bool
 is_attribute(const OutboxHeader *h)
 {
-	return !is_named(h, "outbox-attempt") && h->value_len > 0;
+	return !is_named(h, "outbox-attempt") && !is_named(h, "outbox-redelivery") &&
+		h->value_len > 0;
 }
 
 static const char *

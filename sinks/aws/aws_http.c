@@ -42,7 +42,6 @@
 #define CONNECTIONS_MAX 200L	 /* that stay open */
 #define LOOKUPS_MAX 256			 /* a name without an answer holds one */
 #define LOOKUP_LASTS (30 * 1000) /* ms: the system's resolver gives up, mostly */
-#define CONNECTION_LIFE_MAX 300L /* s; an old DNS answer is used no longer */
 #define NEVER (-1)
 
 static OutboxServices services;
@@ -53,6 +52,7 @@ static OutboxPolls	  polls;
 static char			 *ca_file;
 static bool			  only_tls_1_3;
 static unsigned		  generation; /* of these two */
+static long long	  reloaded_at; /* ms (0: not since the worker began) */
 static AwsRequest	 *unused;
 static int			  nunused;
 
@@ -279,7 +279,6 @@ set_constants(AwsRequest *r)
 		{CURLOPT_HTTP_VERSION, CURL_HTTP_VERSION_1_1},
 		/* "Expect:" would be signed, and not sent. */
 		{CURLOPT_EXPECT_100_TIMEOUT_MS, 200},
-		{CURLOPT_MAXLIFETIME_CONN, CONNECTION_LIFE_MAX},
 	};
 	const OutboxCurlHooks hooks = {.take_header = take_header,
 								   .take_body = take_body,
@@ -420,7 +419,7 @@ add_to_multi(AwsRequest *r, int connect_timeout, int timeout, bool ok)
 
 	r->ends_at[true] = now + timeout;
 	r->ends_at[false] = now + (connect_timeout < timeout ? connect_timeout : timeout);
-	if (!ok ||
+	if (!ok || !outbox_curl_set_ages(r->easy, (long) ((now - reloaded_at) / 1000)) ||
 		curl_easy_setopt(r->easy, CURLOPT_CONNECTTIMEOUT_MS, (long) connect_timeout) !=
 			CURLE_OK ||
 		curl_easy_setopt(r->easy, CURLOPT_TIMEOUT_MS, (long) timeout) != CURLE_OK)
@@ -672,7 +671,8 @@ aws_http_set_tls(const char *file, bool only_1_3)
 	only_tls_1_3 = only_1_3;
 	free(ca_file);
 	ca_file = file && file[0] ? strdup(file) : NULL;
-	generation++;
+	if (generation++ > 0)
+		reloaded_at = sink_now_ms();
 }
 
 bool

@@ -32,7 +32,7 @@ target_problem(const OutboxTarget *target, AwsTarget *t, OutboxAdvice *advice)
 {
 	const char *source = sink_option(target->config, target->nconfig, "source");
 	const char *role = sink_option(target->config, target->nconfig, "credentials");
-	const char *problem = aws_target_parse(target->url, NULL, t);
+	const char *problem = aws_target_parse(target->url, "https://any", t);
 
 	advice->hint =
 		"Write the URL as the ARN of a queue, topic, event bus or stream, like arn:aws:sqs:eu-central-1:123456789012:orders.";

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "../sink.h"
+#include "aws_partition.h"
 #include "aws_role_read.h"
 #include "common/pg_prng.h"
 #include "utils/guc.h"
@@ -337,8 +338,8 @@ ask_sts(void)
 	if (given)
 		snprintf(url, sizeof(url), "%s", given);
 	else if (region)
-		snprintf(url, sizeof(url), "https://sts.%s.amazonaws.com%s/", region,
-				 strncmp(region, "cn-", 3) == 0 ? ".cn" : "");
+		snprintf(url, sizeof(url), "https://sts.%s.%s/", region,
+				 aws_region_domain(region));
 	else
 		snprintf(url, sizeof(url), "https://sts.amazonaws.com/");
 	r = aws_http_acquire();

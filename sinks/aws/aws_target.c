@@ -9,6 +9,7 @@
 #include <strings.h>
 
 #include "../sink.h"
+#include "aws_partition.h"
 
 #define KB ((size_t) 1024)
 #define LOWER "abcdefghijklmnopqrstuvwxyz"
@@ -100,6 +101,7 @@ aws_target_parse(const char *arn, const char *endpoint_url, AwsTarget *t)
 	char		account[16];
 	const char *p = arn;
 	const char *name;
+	const char *domain;
 	const char *problem = NULL;
 
 	memset(t, 0, sizeof(*t));
@@ -124,14 +126,16 @@ aws_target_parse(const char *arn, const char *endpoint_url, AwsTarget *t)
 		return "the ARN's last part is no queue, no topic, no event-bus/NAME or no stream/NAME";
 	strcpy(t->arn, arn);
 
+	domain = aws_partition_domain(partition);
 	if (endpoint_url)
 		problem = take_url(t, endpoint_url);
-	else
+	else if (domain)
 	{
 		t->encrypted = true;
-		snprintf(t->url, sizeof(t->url), "https://%s.%s.amazonaws.com%s/", service,
-				 t->region, strncmp(partition, "aws-cn", 6) == 0 ? ".cn" : "");
+		snprintf(t->url, sizeof(t->url), "https://%s.%s.%s/", service, t->region, domain);
 	}
+	else
+		problem = "the ARN's partition is not known, so it needs an endpoint_url";
 	if (problem == NULL && t->service == AWS_SQS &&
 		(size_t) snprintf(t->queue_url, sizeof(t->queue_url), "%s%s/%s", t->url, account,
 						  name) >= sizeof(t->queue_url))

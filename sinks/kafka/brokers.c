@@ -4,8 +4,8 @@
  *	  whether one is connected, whether one owes an answer, and of how many partitions
  *	  it has still to get records.
  *
- * librdkafka itself waits ten seconds for the first answer of a broker, and a minute for
- * others.  A change of leaders may take so long, so it must.  But a view can sooner
+ * librdkafka itself waits ten seconds for the first answer of a broker, and up to a minute
+ * for others.  A change of leaders may take so long, so it must.  But a view can sooner
  * name the broker that is waited for.
  */
 #include "brokers.h"

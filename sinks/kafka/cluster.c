@@ -131,6 +131,12 @@ configure(rd_kafka_conf_t *conf, const KafkaAccount *account, bool one_by_one,
 	const KafkaUrl		*url = &account->url;
 	const KafkaSecurity *security = &account->security;
 
+	/*
+	 * ms for an answer.  Records of a request without one go on to another leader, or again
+	 * to the same, which knows them by their sequence.  Metadata of large clusters take long.
+	 */
+	const int answer_within = Min(Max(KAFKA_TIMEOUT(account) / 3, 10000), 60000);
+
 	static const char *const fixed[][2] = {
 		{"client.id", "outbox"},
 		{"acks", "all"},
@@ -168,6 +174,9 @@ configure(rd_kafka_conf_t *conf, const KafkaAccount *account, bool one_by_one,
 	if (!set(conf, "bootstrap.servers", url->brokers, reason, size) ||
 		!kafka_security_configure(conf, security, url->encrypted, reason, size) ||
 		!set_number(conf, "message.timeout.ms", KAFKA_TIMEOUT(account), reason, size) ||
+		!set_number(conf, "socket.timeout.ms", answer_within, reason, size) ||
+		/* for replicas: a leader that waits for them is not silent */
+		!set_number(conf, "request.timeout.ms", answer_within / 2, reason, size) ||
 		!set_number(conf, "socket.connection.setup.timeout.ms",
 					Max(account->connect_timeout, 1000), reason, size))
 		return false;
@@ -294,14 +303,21 @@ kafka_cluster_put(KafkaCluster *c)
 	c->links--;
 }
 
+/*
+ * Each topic of an instance costs it.  Those that links had before do not end it, for they
+ * would end the next one, too.
+ */
 void
-kafka_cluster_topic(KafkaCluster *c, const char *name)
+kafka_cluster_topic(KafkaCluster *c, const char *name, bool new_to_link)
 {
 	int before = c->topics.count;
+	int added;
 
 	kafka_topics_add(&c->topics, name);
-	kafka_account_topics(c->account, c->topics.count - before);
-	if (c->topics.count >= KAFKA_TOPICS_OF_INSTANCE)
+	added = c->topics.count - before;
+	kafka_account_topics(c->account, added);
+	c->new_topics += new_to_link ? added : 0;
+	if (c->new_topics >= KAFKA_TOPICS_OF_INSTANCE)
 		c->outdated = true;
 }
 

@@ -39,6 +39,7 @@ typedef struct KafkaCluster
 	bool				 purged;
 	bool				 outdated; /* links are to leave it, and find another one */
 	KafkaTopics			 topics;   /* that records of links with places have led to */
+	int					 new_topics; /* of these, topics that were new to a link */
 	rd_kafka_topic_t	*handle;   /* of the topic that was used last (NULL: none was) */
 	rd_kafka_event_t	*statistics; /* not read yet (NULL: there are none) */
 	bool				 overfull;	 /* they have too many partitions */
@@ -81,8 +82,8 @@ extern KafkaCluster *kafka_cluster_get(KafkaAccount *account, int32 endpoint,
 									   bool one_by_one, char *reason, size_t size);
 extern void			 kafka_cluster_put(KafkaCluster *c);
 
-/* Records of a link lead to this topic, too. */
-extern void kafka_cluster_topic(KafkaCluster *c, const char *name);
+/* A record of a link leads to this topic.  'new_to_link': the first one does. */
+extern void kafka_cluster_topic(KafkaCluster *c, const char *name, bool new_to_link);
 
 /* librdkafka's handle of a topic, until the next call.  NULL: rd_kafka_last_error() */
 extern rd_kafka_topic_t *kafka_cluster_handle(KafkaCluster *c, const char *topic);

@@ -10,6 +10,8 @@
 
 #include <string.h>
 
+#include "../aws/aws_partition.h"
+
 #define N(array) (sizeof(array) / sizeof((array)[0]))
 
 #define LOWER "abcdefghijklmnopqrstuvwxyz"
@@ -40,18 +42,19 @@ last_label(const char *host, size_t *len, size_t *label_len)
 bool
 kafka_msk_host(const char *host, size_t len, char *region)
 {
-	static const char *const ends[] = {".amazonaws.com", ".amazonaws.com.cn"};
 	static const char *const services[] = {"kafka", "kafka-serverless"};
 	size_t					 before = 0;
 	size_t					 label_len;
 	const char				*label;
 
-	for (size_t i = 0; i < N(ends); i++)
+	for (size_t i = 0; i < AWS_PARTITIONS; i++)
 	{
-		size_t end = strlen(ends[i]);
+		const char *domain = aws_partitions[i].domain;
+		size_t		end = len - strlen(domain);
 
-		if (len > end && memcmp(host + len - end, ends[i], end) == 0)
-			before = len - end;
+		if (len > strlen(domain) && host[end - 1] == '.' &&
+			memcmp(host + end, domain, strlen(domain)) == 0)
+			before = end - 1;
 	}
 	label = last_label(host, &before, &label_len);
 	if (label == NULL || !is_region(label, label_len))

@@ -605,8 +605,7 @@ has_room_for_topic(OutboxLink *link, OutboxTransfer *t)
 		return true;
 	if (!kafka_topics_have_room(&link->topics, t->topic, t->started_ms, &t->wait))
 		return false;
-	if (link->topics.count != before)
-		kafka_cluster_topic(link->cluster, t->topic);
+	kafka_cluster_topic(link->cluster, t->topic, link->topics.count != before);
 	return true;
 }
 

@@ -8,8 +8,8 @@
 #define KAFKA_TOPICS_SPAN 3600000 /* ms */
 
 /*
- * After so many, another instance of librdkafka takes the place of one.  It keeps each topic
- * that it has had, asks brokers for all of them, and has them in its reports.
+ * After so many new ones, another instance of librdkafka takes the place of one.  It keeps
+ * each topic that it has had, asks brokers for all of them, and has them in its reports.
  */
 #define KAFKA_TOPICS_OF_INSTANCE 3000
 

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define OUTBOX_JSON_DEPTH 64 /* deeper than any real answer */
+#define OUTBOX_JSON_DEPTH 520 /* a payload has 512 at most, and a format adds to it */
 /* bytes of a name and of a value that are kept, with the zero behind */
 #define OUTBOX_JSON_NAME 256
 #define OUTBOX_JSON_VALUE (16 * 1024)

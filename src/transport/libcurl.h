@@ -109,6 +109,29 @@ outbox_curl_set_constants(CURL *easy, const OutboxCurlHooks *hooks, void *arg,
 	return ok;
 }
 
+#define OUTBOX_CONNECTION_LIFE_MAX 300L /* s; an old DNS answer is used no longer */
+#define OUTBOX_CA_AGE_MAX 60L			/* s for which CA files are cached */
+
+/*
+ * After a reload, 'since' s ago, libcurl must not use older connections and CA files that
+ * it has stored.  libcurl counts the age of a connection in whole seconds, so the last of
+ * them is closed after at most two seconds.
+ */
+static inline bool
+outbox_curl_set_ages(CURL *easy, long since)
+{
+	long life = OUTBOX_CONNECTION_LIFE_MAX;
+
+	if (since < life)
+		life = since > 2 ? since - 1 : 1; /* 0 would be for ever */
+#if LIBCURL_VERSION_NUM >= 0x075700
+	/* Not every TLS library has that cache. */
+	(void) curl_easy_setopt(easy, CURLOPT_CA_CACHE_TIMEOUT,
+							since < OUTBOX_CA_AGE_MAX ? since : OUTBOX_CA_AGE_MAX);
+#endif
+	return curl_easy_setopt(easy, CURLOPT_MAXLIFETIME_CONN, life) == CURLE_OK;
+}
+
 /* The failure for each error of libcurl.  An error that is not listed is internal. */
 static inline OutboxFailure
 outbox_curl_failure(CURLcode code)

@@ -103,15 +103,18 @@ outbox_links_reload(void)
 }
 
 /*
- * Opens it with its credentials in UTF-8.  They, and the content of their files, are in
- * this copy only while the transport copies it.
+ * Opens it with its config and its credentials in UTF-8.  These, and the content of their
+ * files, are in this copy only while the transport copies it.
  */
 static OutboxLink *
 open_handle(OutboxEndpoint *ep, char *reason, size_t size)
 {
 	OutboxTarget target = ep->config.target;
 	OutboxLink	*handle;
+	uint64		 no_files;
 
+	target.config = outbox_options_read_files(target.config, target.nconfig, 0, &no_files,
+											  reason, size);
 	target.credentials = outbox_options_read_files(target.credentials,
 												   target.ncredentials,
 												   ep->config.credential_files,

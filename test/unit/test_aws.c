@@ -45,6 +45,7 @@ test_targets(void)
 									  "arn:aws:sqs:eu.evil:" ACCOUNT ":a",
 									  "arn:aws:sqs::" ACCOUNT ":a",
 									  "arn:aws:s3:eu-central-1:" ACCOUNT ":a",
+									  "arn:aws-x:sqs:x-1:" ACCOUNT ":a",
 									  "arn:aws:events:eu-central-1:" ACCOUNT ":a",
 									  "arn:aws:kinesis:eu-central-1:" ACCOUNT ":stream/",
 									  "arn:aws",
@@ -65,6 +66,9 @@ test_targets(void)
 			"https://sns.cn-north-1.amazonaws.com.cn/");
 	goes_to("arn:aws-us-gov:kinesis:us-gov-west-1:" ACCOUNT ":stream/a.b", NULL,
 			"https://kinesis.us-gov-west-1.amazonaws.com/");
+	goes_to("arn:aws-eusc:sqs:eusc-de-east-1:" ACCOUNT ":a", NULL,
+			"https://sqs.eusc-de-east-1.amazonaws.eu/");
+	goes_to("arn:aws-x:sqs:x-1:" ACCOUNT ":a", "https://h", "https://h/");
 	goes_to("arn:aws:events:us-east-1:" ACCOUNT ":event-bus/a/b", NULL,
 			"https://events.us-east-1.amazonaws.com/");
 	goes_to(QUEUE, "http://127.0.0.1:4566", "http://127.0.0.1:4566/");
@@ -108,7 +112,8 @@ test_entries(void)
 {
 	OutboxHeader  headers[] = {{"outbox-attempt", 14, "1", 1},
 							   {"a", 1, "x\"y", 3},
-							   {"b", 1, "", 0}};
+							   {"b", 1, "", 0},
+							   {"outbox-redelivery", 17, "replay", 6}};
 	OutboxMessage m = {.body = "{\"n\":\t1}",
 					   .body_len = 8,
 					   .id = "ID",
@@ -116,7 +121,7 @@ test_entries(void)
 					   .key = "k k",
 					   .key_len = 3,
 					   .created_ms = 1700000000007,
-					   .nheaders = 3,
+					   .nheaders = 4,
 					   .headers = headers};
 
 	becomes(
@@ -198,7 +203,7 @@ test_texts(void)
 									  "{\"a\"}", "{\"a\":}",	"{1:2}",	 "[1 2]",
 									  "nul",	 "\"\\x\"",		"\"\n\"",	 "{}x",
 									  "[}",		 "\"\\u12g4\"", "{\"a\":1,}"};
-	char					 deep[100];
+	char					 deep[1200]; /* levels and their ends */
 
 	for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
 		ok(aws_is_xml_text(texts[i].text, strlen(texts[i].text)) == texts[i].good,
@@ -207,7 +212,9 @@ test_texts(void)
 		ok(outbox_json_read(good[i], strlen(good[i]), NULL, NULL), "JSON", good[i], "");
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
 		ok(!outbox_json_read(bad[i], strlen(bad[i]), NULL, NULL), "no JSON", bad[i], "");
-	memset(deep, '[', sizeof(deep));
+	memset(deep, '[', 600);
+	memset(deep + 600, ']', 600);
+	ok(outbox_json_read(deep + 600 - 513, 2 * 513, NULL, NULL), "a deep payload", "", "");
 	ok(!outbox_json_read(deep, sizeof(deep), NULL, NULL), "too deep", "", "");
 }
 

@@ -80,7 +80,7 @@ some(const char *body, const char *expected)
 int
 main(void)
 {
-	char			  deep[1000];
+	char			  deep[2 * OUTBOX_JSON_DEPTH + 100];
 	char			 *long_name;
 	static const char whole[] =
 		" { \"a\" : [ 1 , { \"b\" : -0.5e+3 } , [ ] , { } ] , \"batchItemFailures\" : "
@@ -187,15 +187,17 @@ main(void)
 	free(long_name);
 
 	/* Depth is bounded. */
-	memcpy(deep, "{\"a\":", 5);
-	memset(deep + 5, '[', 63);
-	memset(deep + 5 + 63, ']', 63);
-	memcpy(deep + 5 + 126, "}", 2);
-	ok(judge(deep, strlen(deep)) == OUTBOX_ANSWER_ALL, "64 levels");
-	memset(deep + 5, '[', 64);
-	memset(deep + 5 + 64, ']', 64);
-	memcpy(deep + 5 + 128, "}", 2);
-	ok(judge(deep, strlen(deep)) == OUTBOX_ANSWER_MALFORMED, "65 levels");
+	for (int levels = OUTBOX_JSON_DEPTH; levels <= OUTBOX_JSON_DEPTH + 1; levels++)
+	{
+		memcpy(deep, "{\"a\":", 5);
+		memset(deep + 5, '[', levels - 1);
+		memset(deep + 5 + levels - 1, ']', levels - 1);
+		memcpy(deep + 5 + 2 * (levels - 1), "}", 2);
+		ok(judge(deep, strlen(deep)) ==
+			   (levels == OUTBOX_JSON_DEPTH ? OUTBOX_ANSWER_ALL :
+											  OUTBOX_ANSWER_MALFORMED),
+		   levels == OUTBOX_JSON_DEPTH ? "deep" : "too deep");
+	}
 
 	printf("1..%d\n", tests);
 	return failures != 0;

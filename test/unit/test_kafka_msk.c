@@ -109,6 +109,7 @@ test_hosts(void)
 	is_in("boot-a1b2c3.c1.kafka-serverless.us-east-2.amazonaws.com", "us-east-2");
 	is_in("b-1.shop.a1b2c3.c2.kafka.cn-north-1.amazonaws.com.cn", "cn-north-1");
 	is_in("b-1.shop.a1b2c3.c2.kafka.us-gov-west-1.amazonaws.com", "us-gov-west-1");
+	is_in("b-1.shop.a1b2c3.c2.kafka.eusc-de-east-1.amazonaws.eu", "eusc-de-east-1");
 	for (size_t i = 0; i < sizeof(others) / sizeof(others[0]); i++)
 		is_in(others[i], "none");
 }

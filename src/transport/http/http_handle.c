@@ -25,10 +25,6 @@
 
 #define PROXY_BYTES_MAX (64 * 1024) /* of a proxy's answer to CONNECT */
 
-/* Idle connections are closed earlier than most receivers close them (60 s and more). */
-#define CONNECTION_LIFETIME_MAX 300L /* s; an old DNS answer is used no longer */
-#define CA_AGE_MAX 60L				 /* s for which CA files are cached */
-
 /*
  * True if a request of this transfer may go to the address.  Otherwise stores why not.
  */
@@ -294,28 +290,16 @@ outbox_http_make_handle(OutboxTransfer *t)
 	return true;
 }
 
-/*
- * After a reload, libcurl must not use older connections and CA files that it has
- * stored.  libcurl counts the age of a connection in whole seconds, so the last of them
- * is closed after at most two seconds.
- */
 static bool
 set_ages(OutboxTransfer *t)
 {
 	long age = outbox_http_since_reload();
 
-	age = Min(age, CONNECTION_LIFETIME_MAX);
+	age = Min(age, OUTBOX_CONNECTION_LIFE_MAX);
 	if (t->age == age)
 		return true;
 	t->age = age;
-#if LIBCURL_VERSION_NUM >= 0x075700
-	/* Not every TLS library has that cache. */
-	(void) curl_easy_setopt(t->easy, CURLOPT_CA_CACHE_TIMEOUT, Min(age, CA_AGE_MAX));
-#endif
-	return curl_easy_setopt(t->easy, CURLOPT_MAXLIFETIME_CONN,
-							age < CONNECTION_LIFETIME_MAX ?
-								Max(age - 1, 1) :
-								CONNECTION_LIFETIME_MAX) == CURLE_OK;
+	return outbox_curl_set_ages(t->easy, age);
 }
 
 /*

@@ -127,6 +127,8 @@ is(join("\n", sort split /\n/, ask("SELECT last_error FROM outbox.dead_letters W
 	  . 'SQS cannot take this event: it is larger than the service takes, with its attributes', 'with the reason');
 my @limits = requests('limits');
 is(scalar(map { @{ $_->{entries} } } @limits), 2, 'they were not sent');
+ask("SELECT outbox.resend('limits', '$small')");
+ok(wait_until(sub { scalar(stored('limits')) == 3 }, 'a third message'), 'one with ten is delivered again');
 
 # FIFO
 create('fifo', "sqs:eu-central-1:$account:fifo.fifo", '{fifo}', rest => q(format => 'raw', max_in_flight => 100));
@@ -244,20 +246,34 @@ emit($node, 'tls', '{}');
 endpoint_shows($node, 'tls', "state = 'backing_off' AND reason ~ 'SSL|TLS'", 'a service without TLS is not spoken to in clear');
 ask("SELECT outbox.drop_endpoint('tls', true)");
 
-# TLS
-system("openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=aws -addext subjectAltName=IP:127.0.0.1 -keyout $dir/key -out $dir/ca.pem > $dir/openssl 2>&1") == 0
-  or die slurp_file("$dir/openssl");
-append_to_file("$dir/pem", slurp_file("$dir/key") . slurp_file("$dir/ca.pem"));
-my $tls = OutboxTest::Aws->new(journal => $aws->{journal}, pem => "$dir/pem");
+# TLS: a service whose certificate is its own authority, $dir/NAME.crt
+sub with_tls
+{
+	my ($name) = @_;
+	system("openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=$name -addext subjectAltName=IP:127.0.0.1 -keyout $dir/$name.key -out $dir/$name.crt > $dir/openssl 2>&1") == 0
+	  or die slurp_file("$dir/openssl");
+	append_to_file("$dir/$name.pem", slurp_file("$dir/$name.key") . slurp_file("$dir/$name.crt"));
+	return OutboxTest::Aws->new(journal => $aws->{journal}, pem => "$dir/$name.pem");
+}
+
+my ($tls, $next) = map { with_tls($_) } qw(trusted next);
 create('tls', "sqs:eu-central-1:$account:tls", '{tls}', config => qq({"endpoint_url": "https://127.0.0.1:$tls->{port}"}), rest => q(format => 'raw'));
 $id = emit($node, 'tls', '{}');
 endpoint_shows($node, 'tls', "state = 'backing_off' AND reason ~ 'certificate'", 'a certificate of an unknown authority is refused');
-ask("ALTER SYSTEM SET outbox.ssl_ca_file = '$dir/ca.pem'");
+ask("ALTER SYSTEM SET outbox.ssl_ca_file = '$dir/trusted.crt'");
 ask('SELECT pg_reload_conf()');
 wait_status($node, $id, 'delivered', 'until the authority is known');
 endpoint_shows($node, 'tls', 'failed_attempts = 0', 'and no attempt was counted');
 my @tls = requests('tls');
 is(scalar @tls, 1, 'nothing was sent before');
+rename "$dir/next.crt", "$dir/trusted.crt" or die "$dir: $!";
+ask('SELECT pg_reload_conf()');
+create('next', "sqs:eu-central-1:$account:next", '{next}', config => qq({"endpoint_url": "https://127.0.0.1:$next->{port}"}), rest => q(format => 'raw'));
+$id = emit($node, 'next', '{}');
+wait_status($node, $id, 'delivered', 'a file that was replaced is read again after a reload');
+ok(wait_until(sub { emit($node, 'tls', '{}'); stat_of($node, 'tls', "state = 'backing_off' AND reason ~ 'certificate'") eq 't' }, 'the former one'),
+	'and the former authority is not trusted any more');
+ask("SELECT outbox.drop_endpoint('tls', true)");
 
 # The others
 create('topic', "sns:eu-west-1:$account:topic", '{sns}', rest => q(format => 'raw'));
@@ -308,6 +324,14 @@ is(ask("SELECT round(extract(epoch FROM created_at) * 1000) - round($got->{Time}
 $id = emit($node, 'bus', '[1]');
 wait_status($node, $id, 'dead', 'a body that is no object is dead');
 
+# A database that is not in UTF-8
+$node->safe_psql('postgres', "CREATE DATABASE latin1 ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0");
+ask('CREATE EXTENSION outbox', 'latin1');
+ask("SELECT outbox.create_endpoint('bus', 'arn:aws:events:us-east-2:$account:event-bus/b2', '{bus}', config => '{\"endpoint_url\": \"http://127.0.0.1:$port\", \"source\": \"Zo\\u00eb\"}', credentials => $keys, format => 'raw')", 'latin1');
+ask(q(SELECT outbox.emit('bus', '{"n": 1}')), 'latin1');
+ok(wait_until(sub { scalar stored('b2') }, 'an event of the other database'), 'its events are delivered');
+is((stored('b2'))[0]{Source}, "Zo\x{eb}", 'the source is UTF-8');
+
 # What the caller does not say is the sink's
 create('unsaid', "sqs:eu-central-1:$account:unsaid", '{unsaid}');
 is(ask("SELECT concat_ws(' ', format, max_in_flight, timeout) FROM outbox.endpoints WHERE name = 'unsaid'"),
@@ -319,6 +343,7 @@ my %words = (
 	"'arn:aws:sqs:eu-central-1:12345:orders', $bad, NULL" => 'the ARN is not arn:aws:SERVICE:REGION:ACCOUNT:RESOURCE',
 	"'arn:aws:s3:eu-central-1:$account:orders', $bad, NULL" => 'none of sqs, sns, events, kinesis',
 	"'arn:aws:kinesis:eu-central-1:$account:orders', $bad, NULL" => 'last part',
+	"'arn:aws-x:sqs:eu-central-1:$account:orders', $bad, NULL" => 'partition is not known',
 	"'aws://host/orders', $bad, NULL" => 'no ARN',
 	"'arn:aws:sqs:eu-central-1:$account:orders', NULL, NULL" => 'credentials without access_key_id',
 	"'arn:aws:sqs:eu-central-1:$account:orders', '{\"password\": \"x\"}', NULL" => 'unknown name in credentials',

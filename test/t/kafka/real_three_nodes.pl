@@ -66,6 +66,24 @@ is(stat_of($node, 'bus', 'failed_attempts'), 0, 'no attempt has failed');
 $kafka->start($victim);
 heal();
 
+# A leader falls silent, as a machine without power does: no connection to it ends.  With the default timeout its records
+# go to the next leader, also those that it may have stored.
+$kafka->topic('silent', 6, @replicated);
+ask("SELECT outbox.create_endpoint('silent', 'kafka://$brokers/silent', '{silent.*}', format => 'raw')");
+endpoint_shows($node, 'silent', "state = 'active'", 'the link comes up');
+$producer = start_producer($node, "$log.silent", topic => 'silent.1', rate => 100, keys => 10);
+endpoint_shows($node, 'silent', 'delivered > 100', 'events flow');
+($victim) = map { $_->{leader} } grep { $_->{leader} != 1 } $kafka->partitions('silent');
+$kafka->signal('STOP', $victim);
+endpoint_shows($node, 'silent', "state = 'active' AND reason ~ '^no answer from broker'", 'the silent leader is named');
+$at = ask("SELECT max(seq) FROM outbox.events");
+ok(wait_sql($node, "SELECT NOT EXISTS (SELECT FROM outbox.deliveries WHERE seq <= $at AND status <> 'delivered')"), 'without it, it goes on');
+$kafka->signal('CONT', $victim);
+stop_producer($producer);
+$kafka->check($node, "$log.silent", 'silent', name => 'a leader fell silent');
+is(stat_of($node, 'silent', 'failed_attempts'), 0, 'no attempt has failed');
+heal();
+
 # Two of three die: fewer replicas than min.insync.replicas
 load();
 my $killed = time;
