@@ -388,8 +388,11 @@ BEGIN
     FOR here IN DELETE FROM outbox.followed f USING pg_subscription s, pg_database d
                 WHERE s.oid = f.subscription AND d.oid = s.subdbid AND d.datname <> current_database() RETURNING f.name LOOP
         PERFORM outbox.note_change(NULL, '', 'unfollow', '{}', jsonb_build_object('source', here.name));
-        PERFORM outbox.forgotten_at(here.name, NULL);
     END LOOP;
+    -- No source of the original removes anything for this database.
+    PERFORM outbox.forgotten_at(n.name, NULL)
+    FROM (SELECT DISTINCT unnest(f.sources) AS name FROM outbox.forgotten f) n
+    WHERE NOT EXISTS (SELECT FROM outbox.followed o WHERE o.name = n.name);
     PERFORM outbox.endpoint_changed(0);
     PERFORM outbox.wake_launcher();
     RETURN n;

@@ -21,9 +21,11 @@ pause($node, 'all');
 my $waiting = emit($node, 'shop.two', '{"n": 2}', "key => 'k'");
 wait_sql($node, "SELECT count(*) = 2 FROM outbox.parked");
 my $before = () = $receiver->requests;
+ask("INSERT INTO outbox.refused_events (source, event, error) VALUES ('shop', '{}', 'why'); INSERT INTO outbox.missed_events (source, at_least) VALUES ('shop', 1)");
 my $what = 'SELECT (SELECT count(*) FROM outbox.events), (SELECT count(*) FROM outbox.parked),'
+  . ' (SELECT max(refused_id) FROM outbox.refused_events), (SELECT max(missed_id) FROM outbox.missed_events),'
   . ' (SELECT string_agg(name, chr(44) ORDER BY name) FROM outbox.endpoints),'
-  . ' (SELECT last_value FROM outbox.events_seq)';
+  . ' (SELECT last_value FROM outbox.events_seq), (SELECT last_value FROM outbox.refused_events_refused_id_seq)';
 
 my @alone = ('-n', 'outbox', '--extension=outbox');
 foreach my $where ([ $other, 'postgres', 'in another cluster' ], [ $node, 'copy', 'in the same cluster' ], [ $node, 'alone', 'outbox alone', @alone ])

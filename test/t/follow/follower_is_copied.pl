@@ -77,9 +77,11 @@ $follower->safe_psql('postgres', 'DROP DATABASE copy WITH (FORCE)');
 # --- A dump has the subscription, and not what outbox knows of it
 
 my $other = outbox_node('other', extension => 0);
+ask("INSERT INTO outbox.forgotten (tenant, snapshot, upto, requested_at, endpoints, complete_at, sources) VALUES ('gone', pg_current_snapshot(), 0, now(), 0, now(), '{former}')");
 $follower->command_ok([ 'pg_dump', '-Fc', '-f', "$dir/dump", $follower->connstr('postgres') ], 'pg_dump');
 $other->command_ok([ 'pg_restore', '--exit-on-error', '-d', $other->connstr('postgres'), "$dir/dump" ], 'pg_restore');
 $other->safe_psql('postgres', "SELECT outbox.pause_endpoint('all'); SELECT outbox.adopt()");
+is($other->safe_psql('postgres', 'SELECT count(*) FROM outbox.forget_progress WHERE complete_at IS NOT NULL'), 1, 'dump: it waits for no source of the original to forget');
 $servers->announce(2);
 is($other->psql('postgres', $servers->follow_sql), 0, 'dump: it is followed');
 is(slots(), 2, 'dump: with a slot of its own');
