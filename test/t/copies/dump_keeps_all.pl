@@ -45,6 +45,15 @@ foreach my $where ([ $other, 'postgres', 'in another cluster' ], [ $node, 'copy'
 	$server->safe_psql($dbname, "SELECT outbox.resume_endpoint('all')");
 	emit($server, 'shop.three', '{}', undef, $dbname);
 }
+# Data alone, into an extension that is there: its triggers get back the modes that pg_restore took.
+my $modes = "SELECT string_agg(concat_ws(' ', tgrelid::regclass, tgname, tgenabled), ', ' ORDER BY tgrelid::regclass::text, tgname) FROM pg_trigger"
+  . " WHERE tgrelid::regclass::text LIKE 'outbox.%' AND tgenabled <> 'O'";
+ask('CREATE DATABASE data');
+ask('CREATE EXTENSION outbox', 'data');
+$node->command_ok([ 'pg_restore', '--exit-on-error', '--data-only', '--disable-triggers', '-d', $node->connstr('data'), $dump ], 'data alone');
+is(ask($what, 'data'), ask($what), 'data alone: all is there');
+ask('SELECT outbox.adopt()', 'data');
+is(ask($modes, 'data'), ask($modes), 'data alone: triggers fire for rows of a subscription as before');
 nothing_arrives($receiver, 'the copies send nothing', 1.5);
 $other->restart;
 ok(wait_sql($other, "SELECT state = 'held' FROM outbox.status"), 'nor after a restart');
