@@ -853,6 +853,7 @@ CREATE TABLE IF NOT EXISTS outbox.marks (
 -- How many events between two marks were removed here, for 30 days. A follower that had not taken
 -- them says so (outbox.follow() there).
 CREATE TABLE IF NOT EXISTS outbox.removed (
+    removed_id   int8 GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     removed_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
     publication  text NOT NULL,          -- that has had them
     begun_at     timestamptz,            -- they were committed after this time (NULL: not known)

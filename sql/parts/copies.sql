@@ -388,7 +388,21 @@ BEGIN
     FOR here IN DELETE FROM outbox.followed f USING pg_subscription s, pg_database d
                 WHERE s.oid = f.subscription AND d.oid = s.subdbid AND d.datname <> current_database() RETURNING f.name LOOP
         PERFORM outbox.note_change(NULL, '', 'unfollow', '{}', jsonb_build_object('source', here.name));
-        PERFORM outbox.forgotten_at(here.name, NULL);
+    END LOOP;
+    -- No source of the original removes anything for this database.
+    PERFORM outbox.forgotten_at(n.name, NULL)
+    FROM (SELECT DISTINCT unnest(f.sources) AS name FROM outbox.forgotten f) n
+    WHERE NOT EXISTS (SELECT FROM outbox.followed o WHERE o.name = n.name);
+
+    -- A restore with --disable-triggers has enabled them all, without their modes.
+    FOR here IN SELECT g.tgrelid::regclass AS relation, g.tgname, m.mode
+                FROM pg_trigger g JOIN pg_class c ON c.oid = g.tgrelid AND c.relnamespace = 'outbox'::regnamespace
+                CROSS JOIN LATERAL (SELECT CASE
+                    WHEN g.tgname IN ('skip_replicated_row', 'refuse_replicated_truncate') THEN 'REPLICA'
+                    WHEN g.tgname = 'changed' AND c.relname IN ('origins', 'emit_topics') THEN 'ALWAYS'
+                    WHEN g.tgname = 'take' AND c.relname IN ('emitted', 'deferred') THEN 'ALWAYS' END AS mode) m
+                WHERE g.tgenabled::text <> left(m.mode, 1) LOOP
+        EXECUTE format('ALTER TABLE %s ENABLE %s TRIGGER %I', here.relation, here.mode, here.tgname);
     END LOOP;
     PERFORM outbox.endpoint_changed(0);
     PERFORM outbox.wake_launcher();

@@ -79,9 +79,10 @@ BEGIN
         CASE p.log WHEN 'events' THEN ARRAY[format('events_%s', (p.piece + 1) % 3), format('ticks_%s', (p.piece + 1) % 3),
                                             'endpoint_settings']
         ELSE ARRAY[format('attempt_log_%s', (p.piece + 1) % 3), format('attempt_runs_%s', (p.piece + 1) % 3)] END);
-    -- Positions that are followed by others are removed when the worker has moved to the other table.
-    IF (SELECT max(pg_relation_size(c.oid)) > 64 * 1024 * 1024 FROM pg_class c
-        WHERE c.relnamespace = 'outbox'::regnamespace AND c.relname IN ('positions_0', 'positions_1')) THEN
+    -- While the worker cannot move to the other table, the one in use grows. It has the newest position of the totals.
+    IF (SELECT pg_relation_size(c.oid) > 64 * 1024 * 1024 FROM pg_class c
+        WHERE c.relnamespace = 'outbox'::regnamespace
+        AND c.relname = (SELECT 'positions_' || p.piece FROM outbox.newest_position(0, NULL) p)) THEN
         overdue := overdue || '{outbox.positions_0,outbox.positions_1}'::regclass[]::oid[];
     END IF;
     IF overdue IS NULL THEN

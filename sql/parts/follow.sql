@@ -351,8 +351,9 @@ BEGIN
                 USING ERRCODE = 'object_not_in_prerequisite_state', COLUMN = 'conninfo',
                       HINT = 'Take them out there with ALTER PUBLICATION ... DROP TABLE, or drop the publication, and SELECT outbox.divide(1).';
         END IF;
-        -- Behind the subscription, by which the events are counted.
-        n := outbox.copy_source(name, conninfo, publication, said[3]::pg_snapshot, CASE WHEN same THEN f.taken END);
+        -- Behind the subscription, by which the events are counted. Of another publication other rows are here.
+        n := outbox.copy_source(name, conninfo, publication, said[3]::pg_snapshot,
+                                CASE WHEN same AND f.publication = said[4]::oid THEN f.taken END);
         -- It may have had a place of another history.
         PERFORM outbox.ask_source(conninfo, format('SELECT ARRAY[c.timeline] FROM outbox.check_in(%L, %s, %L) c', slot, said[1], said[7]));
         DELETE FROM outbox.followed o WHERE o.name = name;

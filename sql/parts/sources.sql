@@ -41,11 +41,9 @@ BEGIN
             IF lost = 'publication_lost' THEN
                 PERFORM pg_terminate_backend(w.pid) FROM pg_stat_subscription w WHERE w.subid = had.subscription;
             END IF;
-            -- Nothing leaves the source before it is known that it is here.
             IF lost IS NULL THEN
-                SELECT total + r[1]::int4 INTO total FROM outbox.ask_source(f.subconninfo, format(
-                    'SELECT ARRAY[outbox.tidy(%L)::text] FROM outbox.check_in(%L, %s, %L)', had.keep, had.slot, had.round,
-                    outbox.taken_to(had))) r;
+                PERFORM outbox.ask_source(f.subconninfo, format(
+                    'SELECT ARRAY[c.timeline] FROM outbox.check_in(%L, %s, %L) c', had.slot, had.round, outbox.taken_to(had)));
             END IF;
             passed := had.seen_lsn IS NULL OR has[6]::pg_lsn >= had.seen_lsn;
             UPDATE outbox.followed o
@@ -71,6 +69,16 @@ BEGIN
                 seen_lsn = CASE WHEN passed THEN has[4]::pg_lsn ELSE o.seen_lsn END,
                 seen_at = CASE WHEN passed THEN asked ELSE o.seen_at END
             WHERE o.name = had.name;
+            -- Nothing leaves the source before it is known that it is here. What hinders that does not stop the count.
+            IF lost IS NULL THEN
+                BEGIN
+                    SELECT total + r[1]::int4 INTO total FROM outbox.ask_source(f.subconninfo, format(
+                        'SELECT ARRAY[outbox.tidy(%L)::text]', had.keep)) r;
+                EXCEPTION WHEN OTHERS OR query_canceled THEN
+                    UPDATE outbox.followed o SET answered_at = had.answered_at, problem = left(SQLERRM, 1000) WHERE o.name = had.name;
+                    EXIT WHEN SQLSTATE = '57014';
+                END;
+            END IF;
         EXCEPTION WHEN OTHERS OR query_canceled THEN
             -- A source that cannot be reached has no word for it, or the word of its operating system.
             UPDATE outbox.followed o

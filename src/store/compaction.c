@@ -1,7 +1,10 @@
 /*
  * compaction.c
- *	  Owns the compaction of outbox.positions: the rows that count are written to the other
- *	  of two tables, and the full one is emptied.
+ *	  Owns the compaction of outbox.positions: the other of two tables is emptied, and the
+ *	  rows that count are written to it.
+ *
+ * The full table stays as it is until the next time.  A snapshot from before, like that of
+ * a pg_dump which has locked no table yet, sees its rows, and none of the other table.
  */
 #include "base/outbox.h"
 
@@ -24,7 +27,7 @@
  * the rows that the last change left there, if that is more.  With many endpoints a
  * change costs as much as writing their rows.
  *
- * To empty the full table, an exclusive lock is needed, also on standbys.  There it
+ * To empty a table, an exclusive lock is needed, also on standbys.  There it
  * cancels sessions with a lock on the positions, pg_dump for example.  So where there may
  * be a standby, it is done every COMPACT_EVERY µs at most, and where one says by
  * hot_standby_feedback that it is read, only after MANY_POSITION_ROWS.  Nothing reads all
@@ -57,6 +60,17 @@ static int		   compacted;	 /* rows that it left */
 	" reading_tick, reading, reading_seq_low, reading_seq_high, last_seq, pending," \
 	" delivered, failed_attempts, settled_at, counters, failing_since, failing_told," \
 	" state_since, probes"
+
+/*
+ * A statement that writes the rows that count to table $1.  Left out are shared rows that no
+ * endpoint follows any more, and the rows of dropped endpoints.  Endpoint 0 has the totals.
+ */
+#define COPY_POSITIONS \
+	OUTBOX_NEWEST_POSITIONS("true") \
+	" INSERT INTO outbox.positions SELECT $1, " POSITION_NAMES \
+	" FROM newest p WHERE (EXISTS (SELECT 1 FROM outbox.endpoint_settings s" \
+	" WHERE s.endpoint_id = p.endpoint_id) OR p.endpoint_id = 0" \
+	" OR p.endpoint_id = ANY (ARRAY(SELECT DISTINCT f.shared FROM newest f)))"
 
 /*
  * True if a standby may replay this server's WAL.  '*is_read': it holds xids back here,
@@ -102,9 +116,9 @@ outbox_positions_want_compaction(TimestampTz now)
 }
 
 /*
- * Reads the tables, because they have the positions of other workers as well.  Left
- * out are shared rows that no endpoint follows any more, and the rows of dropped
- * endpoints.  Endpoint 0 has the totals.
+ * Reads the tables, because they have the positions of other workers as well.  A worker may
+ * learn late which one is in use.  So rows that count may be in the other one, too: they are
+ * copied before it is emptied.
  */
 bool
 outbox_positions_compact(void)
@@ -123,18 +137,12 @@ outbox_positions_compact(void)
 		outbox_txn_abort();
 		return false;
 	}
-	n = outbox_query(
-		OUTBOX_NEWEST_POSITIONS(
-			"true") " INSERT INTO outbox.positions SELECT $1, " POSITION_NAMES
-					" FROM newest p WHERE EXISTS (SELECT 1 FROM outbox.endpoint_settings s"
-					" WHERE s.endpoint_id = p.endpoint_id) OR p.endpoint_id = 0"
-					" OR p.endpoint_id = ANY"
-					" (ARRAY(SELECT DISTINCT f.shared FROM newest f))"
-					" ON CONFLICT DO NOTHING",
-		arg_int2(other));
-	OUTBOX_CRASH_POINT("compact.written");
-	outbox_empty_table(outbox_table_oid(OUTBOX_TABLE_POSITIONS_0 + was));
+	outbox_query(COPY_POSITIONS " AND p.piece = $2 ON CONFLICT DO NOTHING",
+				 arg_int2(was), arg_int2(other));
+	outbox_empty_table(outbox_table_oid(OUTBOX_TABLE_POSITIONS_0 + other));
 	OUTBOX_CRASH_POINT("compact.truncated");
+	n = outbox_query(COPY_POSITIONS, arg_int2(other));
+	OUTBOX_CRASH_POINT("compact.written");
 	outbox_txn_commit();
 	OUTBOX_CRASH_POINT("compact.committed");
 

@@ -257,17 +257,21 @@ outbox_positions_continue_shared(OutboxEndpoint **all, int n)
 		}
 }
 
+/* The table that was left last has rows, too, but not the newest one. */
+#define TABLE_IN_USE \
+	OUTBOX_NEWEST_POSITIONS("true") \
+	" SELECT piece, pg_catalog.pg_relation_size(CASE piece WHEN 0" \
+	" THEN 'outbox.positions_0' ELSE 'outbox.positions_1' END::pg_catalog.regclass)" \
+	" / " CppAsString2(ROW_BYTES) " FROM newest ORDER BY number DESC LIMIT 1"
+
 void
 outbox_positions_in_use(void)
 {
 	int16 piece;
 	int64 rows;
 
-	outbox_query(
-		"SELECT (SELECT piece FROM outbox.positions ORDER BY endpoint_id DESC, number DESC LIMIT 1),"
-		" (pg_catalog.pg_relation_size('outbox.positions_0')"
-		" + pg_catalog.pg_relation_size('outbox.positions_1')) / " CppAsString2(
-			ROW_BYTES));
+	if (outbox_query(TABLE_IN_USE) == 0)
+		return;
 	outbox_read_row(0, into_int2(&piece), into_int8(&rows));
 	pg_atomic_write_u32(&outbox_db->positions_piece, piece);
 	pg_atomic_write_u32(&outbox_db->position_rows, (uint32) rows);

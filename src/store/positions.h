@@ -68,7 +68,7 @@ extern void outbox_positions_raise_numbers(void);
 
 /*
  * Notes in shared memory which of the two tables of positions is in use, and how
- * many rows there are.
+ * many rows it has.
  */
 extern void outbox_positions_in_use(void);
 
@@ -124,8 +124,8 @@ extern void outbox_positions_write_tick(const OutboxTick *tick, int piece);
 extern Datum outbox_snapshot_datum(const OutboxTick *tick);
 
 /*
- * When the table of positions is full: writes the current ones to the other table
- * and truncates this one.  For the worker that serves the database.  False: the
+ * When the table of positions is full: truncates the other table, and writes the
+ * current ones to it.  For the worker that serves the database.  False: the
  * tables are in use, and it will be tried again.
  */
 extern bool outbox_positions_want_compaction(TimestampTz now);

@@ -258,7 +258,10 @@ static const Chore chores[] = {
 	{OUTBOX_STEPS, OF_DATABASE, outbox_retention_next_time, run_retention, NULL},
 	{OUTBOX_STEP_DEDUP, OF_DATABASE, outbox_dedup_next_time, outbox_dedup_sweep,
 	 outbox_dedup_failed},
-	{OUTBOX_STEPS, OF_DATABASE, outbox_sources_next_time, outbox_sources_run, NULL},
+
+	/* A physical copy that is not to send must leave the slots of the original alone. */
+	{OUTBOX_STEPS, OF_DATABASE | WHILE_ENABLED, outbox_sources_next_time,
+	 outbox_sources_run, NULL},
 	{OUTBOX_STEPS, OF_DATABASE, outbox_figures_look_due, outbox_figures_look, NULL},
 	{OUTBOX_STEP_FIGURES, 0, outbox_figures_due, outbox_figures_write, NULL},
 };

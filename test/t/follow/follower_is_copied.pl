@@ -55,6 +55,26 @@ $clone->stop;
 $servers->announce(2);
 streams('clone: the original goes on');
 
+# --- One that is not to send, restored while the original is away
+
+my $restored = PostgreSQL::Test::Cluster->new('restored');
+$restored->init_from_backup($follower, 'clone');
+$restored->append_conf('postgresql.conf', "outbox.enabled = off\nmax_logical_replication_workers = 0\nrestore_command = 'false'\n");
+append_to_file($restored->data_dir . '/recovery.signal', '');
+$follower->stop;
+wait_until { $servers->provider('SELECT count(*) FROM pg_replication_slots WHERE active') == 0 } 'the original is away';
+my $slot = 'SELECT (SELECT f::text FROM outbox.followers f), slot_name, confirmed_flush_lsn FROM pg_replication_slots';
+my ($was, $now) = ($servers->provider($slot), $servers->provider('SELECT clock_timestamp()'));
+$restored->start;
+ok(wait_sql($restored, "SELECT state = 'disabled' AND EXISTS (SELECT FROM outbox.workers WHERE pid IS NOT NULL) FROM outbox.status"), 'restored: a worker runs');
+nothing_arrives($receiver, 'restored: it sends nothing', 2);
+is($restored->safe_psql('postgres', "SELECT asked_at < '$now' FROM outbox.followed"), 't', 'restored: it asks no source');
+is($servers->provider($slot), $was, 'restored: the slot is that of the original');
+$restored->stop;
+$follower->start;
+$servers->announce(2);
+streams('restored: the original goes on');
+
 # --- A database of which this one is the template
 
 ask('ALTER SUBSCRIPTION outbox_shop DISABLE');
@@ -77,9 +97,11 @@ $follower->safe_psql('postgres', 'DROP DATABASE copy WITH (FORCE)');
 # --- A dump has the subscription, and not what outbox knows of it
 
 my $other = outbox_node('other', extension => 0);
+ask("INSERT INTO outbox.forgotten (tenant, snapshot, upto, requested_at, endpoints, complete_at, sources) VALUES ('gone', pg_current_snapshot(), 0, now(), 0, now(), '{former}')");
 $follower->command_ok([ 'pg_dump', '-Fc', '-f', "$dir/dump", $follower->connstr('postgres') ], 'pg_dump');
 $other->command_ok([ 'pg_restore', '--exit-on-error', '-d', $other->connstr('postgres'), "$dir/dump" ], 'pg_restore');
 $other->safe_psql('postgres', "SELECT outbox.pause_endpoint('all'); SELECT outbox.adopt()");
+is($other->safe_psql('postgres', 'SELECT count(*) FROM outbox.forget_progress WHERE complete_at IS NOT NULL'), 1, 'dump: it waits for no source of the original to forget');
 $servers->announce(2);
 is($other->psql('postgres', $servers->follow_sql), 0, 'dump: it is followed');
 is(slots(), 2, 'dump: with a slot of its own');

@@ -241,6 +241,18 @@ wait_until { ask('SELECT outbox.keep_sources(), outbox.follow_anew()'); half('SE
 is($follower->safe_psql($_, 'SELECT at_least, at_most FROM outbox.missed_events ORDER BY missed_id DESC LIMIT 1'), '11|11', "$_ was restored: stored") foreach qw(postgres half);
 like(slurp_file($follower->logfile), qr/WARNING:  source "shop" had removed 11 events before they were taken here/, 'and in the log');
 
+# --- It follows another share: what it has is known by its ids
+
+ask("UPDATE outbox.followed SET keep = '1 day'");
+half("UPDATE outbox.followed SET keep = '1 day'");
+announce(5, $others);
+mark_taken();
+at_source('DROP PUBLICATION outbox_1_of_2, outbox_2_of_2');
+wait_until { half('SELECT outbox.keep_sources()'); half('SELECT state FROM outbox.sources') eq 'publication_lost' } 'its share is gone';
+followed_again();
+is(half("SELECT count(*) FROM outbox.all_events WHERE key = '$others' AND (payload ->> 'n')::int > $n - 5"), 5, 'another share: its earlier events are taken');
+is(half("SELECT count(*) - count(DISTINCT id) FROM outbox.all_events"), 0, 'and none twice');
+
 # --- Who sees it
 
 ask("CREATE ROLE watcher LOGIN; SELECT outbox.grant_to('watcher', 'watch'); CREATE ROLE oncall LOGIN; SELECT outbox.grant_to('oncall', 'operate')");

@@ -98,9 +98,18 @@ ok(wait_sql($follower, "SELECT count(*) = 1 FROM outbox.scheduled WHERE id = '$l
 
 my $inserted = at_source("INSERT INTO outbox.outgoing (topic, payload) VALUES ('order.inserted', '{}') RETURNING id", 'shop_app');
 $receiver->wait_delivered(1, id => $inserted);
+# Other consumers of the source have such a publication.
+$servers->provider('CREATE PUBLICATION every FOR ALL TABLES');
 ask("UPDATE outbox.followed SET keep = '0'");
 wait_until { ask('SELECT outbox.keep_sources()'); at_source('SELECT count(*) FROM outbox.events') == 0 } 'what was taken leaves the source';
 ok(wait_sql($follower, "SELECT behind >= 0 AND retained >= 0 AND reason IS NULL FROM outbox.sources"), 'and the view says how far behind it is');
+$servers->provider('DROP PUBLICATION every');
+my $rounds = ask('SELECT round FROM outbox.followed');
+at_source('ALTER FUNCTION outbox.tidy(interval) RENAME TO untidy');
+ask($OutboxTest::Followed::round);
+is(ask("SELECT round > $rounds FROM outbox.followed"), 't', 'a source that cannot be emptied knows each round');
+like(ask('SELECT reason FROM outbox.sources'), qr/tidy/, 'and the view says why');
+at_source('ALTER FUNCTION outbox.untidy(interval) RENAME TO tidy');
 # Nothing of it is taken while a session has this lock.
 my $lock = $follower->background_psql('postgres', on_error_stop => 1);
 $lock->query_safe('BEGIN; LOCK TABLE outbox.emitted IN EXCLUSIVE MODE');

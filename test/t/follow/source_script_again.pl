@@ -32,6 +32,10 @@ sub run_again
 	return "$rc$out$err";
 }
 
+# A publication FOR ALL TABLES has them, too.
+is( at_source("SELECT string_agg(c.oid::regclass::text, ' ') FROM pg_class c WHERE relnamespace = 'outbox'::regnamespace"
+		  . " AND relkind IN ('r', 'p') AND NOT EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND indisprimary)"),
+	'', 'every table has a primary key');
 endpoint($follower, $receiver, 'all', '/ok/all');
 $servers->follow;
 my @ids = emit();

@@ -94,10 +94,12 @@ is(ask("BEGIN; SELECT outbox.create_endpoint('begins', '" . $receiver->url('/ok/
 
 # --- A start reads the newest row of each
 
+my $in_use = 'SELECT piece FROM outbox.positions ORDER BY number DESC LIMIT 1';
+
 sub fill
 {
 	ask(<<SQL);
-INSERT INTO outbox.positions SELECT (SELECT piece FROM outbox.positions ORDER BY endpoint_id DESC, number DESC LIMIT 1), -n, p.endpoint_id, p.shared, p.generation, p.read_tick, p.read, p.read_seq_low, p.reading_tick,
+INSERT INTO outbox.positions SELECT ($in_use), -n, p.endpoint_id, p.shared, p.generation, p.read_tick, p.read, p.read_seq_low, p.reading_tick,
 	p.reading, p.reading_seq_low, p.reading_seq_high, p.last_seq, p.pending, p.delivered, p.failed_attempts, p.settled_at, p.counters,
 	p.failing_since, p.failing_told, p.state_since, p.probes
 FROM (SELECT DISTINCT ON (endpoint_id) * FROM outbox.positions ORDER BY endpoint_id, number DESC) p, generate_series(1, 15000) n
@@ -129,14 +131,39 @@ $standby->stop;
 wait_until
 {
 	emit($node, 'a.more', '{}');
-	ask('SELECT count(*) < 1000 FROM outbox.positions') eq 't';
+	ask("SELECT count(*) < 1000 FROM outbox.positions WHERE piece = ($in_use)") eq 't';
 }
 'they are moved when no standby is read';
+$receiver->wait_delivered(1, id => emit($node, 'a.moved', '{}'));
+ok(wait_settled($node), 'and go on in the other table');
+
+# --- The table that they were moved from has them for those with an older snapshot, like pg_dump
+
+$old = $node->background_psql('postgres');
+$old->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ');
+$old->query_safe('SELECT 1');
+my $from = ask($in_use);
 fill();
+# As if a worker had written all rows of one to the table that it had left
+ask("DELETE FROM outbox.positions WHERE piece <> $from AND endpoint_id = (SELECT endpoint_id FROM outbox.endpoint_settings WHERE name = 'idle');"
+	  . " UPDATE outbox.positions SET piece = 1 - piece WHERE endpoint_id = (SELECT endpoint_id FROM outbox.endpoint_settings WHERE name = 'idle')");
+$receiver->wait_delivered(1, id => emit($node, 'a.late', '{}'));
+ok(wait_settled($node), 'the newest row is in the table in use');
 replace_worker($node);
 $id = emit($node, 'a.three', '{}');
 $receiver->wait_delivered(1, id => $id);
 wait_status($node, $id, 'delivered', 'delivered, and shown as that');
+wait_until
+{
+	emit($node, 'a.more', '{}');
+	ask($in_use) ne $from;
+}
+'they are moved again';
+is(ask("SELECT count(DISTINCT endpoint_id) FROM outbox.positions WHERE piece <> $from AND endpoint_id > 0"), 2, 'from whichever table they are in');
+cmp_ok(ask("SELECT count(*) FROM outbox.positions WHERE piece <> $from"), '<', 1000, 'into a table that was emptied');
+is($old->query_safe('SELECT count(DISTINCT endpoint_id) FROM outbox.positions WHERE endpoint_id > 0'), 2, 'an old snapshot sees the positions of both endpoints');
+$old->query_safe('ROLLBACK');
+$old->quit;
 
 # --- Figures are not counted by reading all that waits
 
