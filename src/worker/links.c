@@ -10,6 +10,7 @@
 
 #include "common/hashfn.h"
 
+#include "base/settings.h"
 #include "endpoint/operator.h"
 #include "endpoint/status.h"
 #include "store/endpoint_options.h"
@@ -190,8 +191,9 @@ examine(OutboxEndpoint *ep, TimestampTz now)
 	OutboxLinkState		   before = ep->link->state;
 
 	/* Its credentials may be missing, or still sealed.  Or nothing is sent for long. */
-	if (!outbox_target_has_link(&ep->config.target) || ep->status.held_for ||
-		ep->status.paused || ep->status.disabled || outbox_status_is_stuck(ep))
+	if (!outbox_enabled || !outbox_target_has_link(&ep->config.target) ||
+		ep->status.held_for || ep->status.paused || ep->status.disabled ||
+		outbox_status_is_stuck(ep))
 	{
 		if (ep->link->transport)
 			outbox_link_close(ep);
