@@ -153,9 +153,25 @@ http_release(OutboxTransfer *t)
  * Start and end
  */
 
+/* It was sent so often without an answer that counts. */
+static void
+note_lost(OutboxTransfer *t, int n, bool refused)
+{
+	OutboxOutcome *o = &t->outcome;
+
+	o->lost = Max(o->lost, n);
+	if (o->lost_words == NULL)
+		o->lost_words = refused ?
+			"the receiver refused the token, and it was sent again with another" :
+			t->set_version == CURL_HTTP_VERSION_1_1 ?
+			"the connection was closed before the answer, and it was sent again" :
+			"the receiver refused the stream or closed the connection, and it was sent again";
+}
+
 static void
 end_unstarted(OutboxTransfer *t)
 {
+	note_lost(t, t->sent, false);
 	t->state = UNSTARTED;
 	dlist_push_tail(&unstarted, &t->node);
 }
@@ -360,13 +376,7 @@ finish(OutboxTransfer *t, CURLcode code)
 	else
 		outbox_http_explain(t, code);
 	refused = was_answered && o->result == OUTBOX_RESULT_UNAVAILABLE;
-	o->lost = refused ? t->sent : Max(o->lost, t->sent - 1);
-	if (o->lost_words == NULL)
-		o->lost_words = refused ?
-			"the receiver refused the token, and it was sent again with another" :
-			t->set_version == CURL_HTTP_VERSION_1_1 ?
-			"the connection was closed before the answer, and it was sent again" :
-			"the receiver refused the stream or closed the connection, and it was sent again";
+	note_lost(t, refused ? t->sent : t->sent - 1, refused);
 	outbox_http_keep_parts(t);
 	withdraw(t);
 
