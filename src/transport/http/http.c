@@ -187,7 +187,6 @@ end_not_sent(OutboxTransfer *t, const char *lacks)
 static void
 fail_lookup(OutboxTransfer *t, OutboxLookupState why)
 {
-	bool proxied = outbox_http_is_proxied(t);
 	char words[128];
 
 	t->outcome.duration = outbox_http_now() - t->begun_at;
@@ -207,8 +206,8 @@ fail_lookup(OutboxTransfer *t, OutboxLookupState why)
 			break;
 		default:
 			outbox_http_fail(t, OUTBOX_FAILURE_DNS,
-							 proxied ? "could not resolve the proxy's name" :
-									   "could not resolve host",
+							 t->proxied ? "could not resolve the proxy's name" :
+										  "could not resolve host",
 							 "");
 	}
 	outbox_http_failed(t);
@@ -226,6 +225,13 @@ launch(OutboxTransfer *t)
 	OutboxLookupState state;
 	CURLMcode		  code;
 
+	/* Settings were read while it waited, and its handle has the former ones. */
+	if (t->generation != outbox_http_config.generation)
+	{
+		strlcpy(t->outcome.error, "the settings have changed", sizeof(t->outcome.error));
+		end_not_sent(t, NULL);
+		return;
+	}
 	if (t->begun_at == 0)
 		outbox_http_begin(t, now);
 	state = outbox_http_look_up(t, now);
@@ -304,8 +310,7 @@ http_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 							 complaint);
 		end_unstarted(t);
 	}
-	else if (outbox_http_is_proxied(t) &&
-			 (complaint = outbox_http_check_url(t->url, &hint)) != NULL)
+	else if (t->proxied && (complaint = outbox_http_check_url(t->url, &hint)) != NULL)
 	{
 		/* Behind a proxy, only a literal address can be judged. */
 		outbox_http_fail(t, OUTBOX_FAILURE_ADDRESS, complaint, hint ? hint : "");
