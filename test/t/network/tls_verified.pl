@@ -193,7 +193,7 @@ if ($closing == 0)
 }
 push @OutboxTest::Receiver::started, $closing;
 set(proxy => 'https://localhost:' . $closes->sockport);
-create('behind', 8443, 'receiver.test');
+create('behind', 8443, 'receiver.test', ", connect_timeout => '5 s'");
 soon('behind', qr/^TLS: /, 'a proxy that ends its handshake is a failure of TLS');
 is(ask("SELECT count(*) FROM outbox.attempts WHERE endpoint = 'behind' AND error ~ 'localhost'"), 0, 'which does not show where the proxy is');
 set(proxy => '');
