@@ -398,7 +398,6 @@ outbox_batch_next(OutboxEndpoint *ep, size_t request_bytes, TimestampTz now,
 	*nothing = false;
 	complete(b);
 	ep->queue->nin_flight++;
-	outbox_pace_take_token(&ep->pace);
 	return b;
 }
 

@@ -326,7 +326,6 @@ outbox_endpoint_next(OutboxEndpoint *ep, TimestampTz now)
 			outbox_outcome_dead(ep, d, reason, error);
 			continue;
 		}
-		outbox_pace_take_token(&ep->pace);
 		return d;
 	}
 }

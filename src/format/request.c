@@ -584,6 +584,8 @@ outbox_request_handshake_headers(OutboxHeaders *out, const OutboxRequestConfig *
 		added &= add_number(out, "WebHook-Request-Rate", rate);
 	if (!add_endpoint_headers(out, settings, &added))
 		return "invalid endpoint header";
+	if (settings->profile->query)
+		(void) outbox_url_query_add(out, settings->profile, NULL, NULL, &added);
 	check_added(added);
 	return NULL;
 }

@@ -105,9 +105,8 @@ outbox_options_read(Jsonb *jb, int *n, uint32 *files)
 	return options;
 }
 
-/* A copy in UTF-8, or as it is, where that has no such text. */
-static char *
-sent_text(const char *text)
+char *
+outbox_options_sent_text(const char *text)
 {
 	size_t len = strlen(text);
 	char  *utf8 = outbox_to_utf8(unconstify(char *, text), &len);
@@ -128,7 +127,7 @@ outbox_options_read_files(const OutboxOption *options, int n, uint32 files,
 		uint64 one = 0;
 		char  *value = outbox_option_is_file(files, i) ?
 			 outbox_secret_file_read(options[i].value, &one, problem) :
-			 sent_text(options[i].value);
+			 outbox_options_sent_text(options[i].value);
 
 		if (value == NULL)
 		{

@@ -31,6 +31,9 @@ extern OutboxOption *outbox_options_read(Jsonb *jb, int *n, uint32 *files);
 extern OutboxShape outbox_options_take_shape(OutboxOption *options, int *n,
 											 const char **problem, const char **hint);
 
+/* Returns a copy in UTF-8, or as it is, where that has no such text. */
+extern char *outbox_options_sent_text(const char *text);
+
 /* Overwrites the values, of which each is one piece of memory of its own. */
 extern void outbox_options_wipe(OutboxOption *options, int n);
 

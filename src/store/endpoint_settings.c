@@ -387,6 +387,14 @@ read_shape(OutboxEndpoint *ep)
 		ep->status.held_for = problem;
 }
 
+/* Not a template, which is filled in the database's encoding. */
+static void
+convert_config(OutboxTarget *target)
+{
+	for (int i = 0; i < target->nconfig; i++)
+		target->config[i].value = outbox_options_sent_text(target->config[i].value);
+}
+
 /* Reads from the config of a webhook how its requests are made. */
 static void
 read_profile(OutboxEndpoint *ep)
@@ -496,7 +504,8 @@ assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 	}
 	ep->status.held_for = NULL;
 	ep->config.keys_version = s->keys_version;
-	ep->config.target.url = open_value(ep, OUTBOX_FIELD_URL, s->url);
+	ep->config.target.url = outbox_options_sent_text(open_value(ep, OUTBOX_FIELD_URL,
+																s->url));
 	if (former && strcmp(former, ep->config.target.url) != 0)
 		ep->config.url_version++;
 	find_sink(ep);
@@ -513,6 +522,7 @@ assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 	ep->config.target.config = outbox_options_read(s->config, &ep->config.target.nconfig,
 												   NULL);
 	read_shape(ep);
+	convert_config(&ep->config.target);
 	read_profile(ep);
 	open_secrets(ep, s);
 	open_credentials(ep, s);

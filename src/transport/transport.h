@@ -381,17 +381,18 @@ typedef struct OutboxTransport
 
 	/*
 	 * A transport that has no links has NULL here.  One that has header lines has links
-	 * for targets with credentials only.  A paused or disabled endpoint has none.  open
-	 * begins to connect, without waiting, and is called once per endpoint and change of
-	 * its settings.  It copies the parts of the target that it needs, and clears the
-	 * credentials in close.  NULL: the target cannot be used, and 'reason' says why.  Then
-	 * open is called again every 10 s, because memory may have lacked.  state is called in each
-	 * round of the worker in which something happens to the endpoint, and else about once
-	 * a second, ten times while the link is not up, or less often where many have a link.
-	 * Unless the link is up, it writes a reason in words, of which views show printable
-	 * ASCII.  It may also write one for a link that is up, if something holds
-	 * deliveries up there.  The transport connects again by itself.  close may be
-	 * called while deliveries are in flight.  They still end in 'done'.
+	 * for targets with credentials only.  A paused or disabled endpoint has none, and no
+	 * endpoint has one while outbox.enabled is off.  open begins to connect, without
+	 * waiting, and is called once per endpoint and change of its settings.  It copies the
+	 * parts of the target that it needs, and clears the credentials in close.  NULL: the
+	 * target cannot be used, and 'reason' says why.  Then open is called again every 10 s,
+	 * because memory may have lacked.  state is called in each round of the worker in which
+	 * something happens to the endpoint, and else about once a second, ten times while the
+	 * link is not up, or less often where many have a link.  Unless the link is up, it
+	 * writes a reason in words, of which views show printable ASCII.  It may also write one
+	 * for a link that is up, if something holds deliveries up there.  The transport
+	 * connects again by itself.  close may be called while deliveries are in flight.  They
+	 * still end in 'done'.
 	 */
 	OutboxLink *(*open)(const OutboxTarget *target, char *reason, size_t size);
 	OutboxLinkState (*state)(OutboxLink *link, char *reason, size_t size);

@@ -166,14 +166,6 @@ not_sent(OutboxDelivery *d, const OutboxOutcome *o, TimestampTz now)
 	outbox_busy_add(ep);
 }
 
-/* The delivery is not sent now, so it does not count for rate_limit either. */
-static void
-not_now(OutboxEndpoint *ep, OutboxDelivery *d)
-{
-	outbox_pace_return_token(&ep->pace);
-	outbox_endpoint_put_back(ep, d);
-}
-
 static void
 batch_done(OutboxBatch *b, const OutboxOutcome *outcome, TimestampTz now)
 {
@@ -324,7 +316,7 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 	{
 		if (event)
 			outbox_page_unref(event->page);
-		not_now(ep, d);
+		outbox_endpoint_put_back(ep, d);
 		return false;
 	}
 	message.body = outbox_request_body(event, settings->format, &message.body_len);
@@ -371,7 +363,6 @@ send_batch(OutboxBatch *b, TimestampTz now)
 
 	if (t == NULL)
 	{
-		outbox_pace_return_token(&ep->pace);
 		outbox_batch_put_back(b);
 		return false;
 	}

@@ -10,6 +10,7 @@
 
 #include "common/hashfn.h"
 
+#include "base/settings.h"
 #include "endpoint/operator.h"
 #include "endpoint/status.h"
 #include "store/endpoint_options.h"
@@ -103,18 +104,15 @@ outbox_links_reload(void)
 }
 
 /*
- * Opens it with its config and its credentials in UTF-8.  These, and the content of their
- * files, are in this copy only while the transport copies it.
+ * Opens it with its credentials in UTF-8.  They, and the content of their files, are in
+ * this copy only while the transport copies it.
  */
 static OutboxLink *
 open_handle(OutboxEndpoint *ep, char *reason, size_t size)
 {
 	OutboxTarget target = ep->config.target;
 	OutboxLink	*handle;
-	uint64		 no_files;
 
-	target.config = outbox_options_read_files(target.config, target.nconfig, 0, &no_files,
-											  reason, size);
 	target.credentials = outbox_options_read_files(target.credentials,
 												   target.ncredentials,
 												   ep->config.credential_files,
@@ -193,8 +191,9 @@ examine(OutboxEndpoint *ep, TimestampTz now)
 	OutboxLinkState		   before = ep->link->state;
 
 	/* Its credentials may be missing, or still sealed.  Or nothing is sent for long. */
-	if (!outbox_target_has_link(&ep->config.target) || ep->status.held_for ||
-		ep->status.paused || ep->status.disabled || outbox_status_is_stuck(ep))
+	if (!outbox_enabled || !outbox_target_has_link(&ep->config.target) ||
+		ep->status.held_for || ep->status.paused || ep->status.disabled ||
+		outbox_status_is_stuck(ep))
 	{
 		if (ep->link->transport)
 			outbox_link_close(ep);

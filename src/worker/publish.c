@@ -164,6 +164,14 @@ may_close(OutboxEndpoint *ep)
 		!outbox_tally_waits(ep) && dlist_is_empty(&ep->queue->parking);
 }
 
+/* True if it has a link, or has one as soon as outbox.enabled is on again. */
+static bool
+keeps_link(const OutboxEndpoint *ep)
+{
+	return ep->link != &outbox_no_link ||
+		(!outbox_enabled && outbox_target_has_link(&ep->config.target));
+}
+
 /*
  * Lets the endpoint rest if it may, and its stored position needs no change.  A turn that
  * it still waits for has become needless.
@@ -172,7 +180,7 @@ static void
 rest_if_idle(OutboxEndpoint *ep, TimestampTz now)
 {
 	if (!ep->place.shared || ep->status.failing_since != 0 ||
-		outbox_settings_has_former(&ep->config) || ep->link != &outbox_no_link ||
+		outbox_settings_has_former(&ep->config) || keeps_link(ep) ||
 		!outbox_endpoint_may_rest(ep))
 		return;
 	for (int turn = 0; turn < OUTBOX_TURNS; turn++)

@@ -205,6 +205,7 @@ outbox_slots_begin(OutboxEndpoint *ep, size_t bytes, TimestampTz now)
 	outbox_flow_begin(f, WORK_OF_REQUEST + bytes / BYTES_OF_WORK, now);
 	if (ep->tenant && f->in_flight == 1 && f->parent->nbelow > 1)
 		beside++;
+	outbox_pace_take_token(&ep->pace);
 	if (ep->tenant && ep->tenant->pace)
 		outbox_pace_take_token(ep->tenant->pace);
 }

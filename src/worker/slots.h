@@ -56,12 +56,12 @@ extern TimestampTz outbox_slots_next_time(void);
 extern void outbox_slots_limits_changed(OutboxTenant *t);
 
 /*
- * A request with a body of so many bytes begins, or one has ended.  _work: the process
- * has worked so many µs for its requests, also for tokens and challenges, which no slot
- * counts.  It returns true if the endpoint has taken more work than it may, as _owes
- * does.  _end returns until when the endpoint has to wait because they took too much:
- * 'now', or later.  The request has begun at 'begun'.  It counts as so many µs of
- * slot-time at least.
+ * A request with a body of so many bytes begins, and counts for rate_limit, or one has
+ * ended.  _work: the process has worked so many µs for its requests, also for tokens and
+ * challenges, which no slot counts.  It returns true if the endpoint has taken more work
+ * than it may, as _owes does.  _end returns until when the endpoint has to wait because
+ * they took too much: 'now', or later.  The request has begun at 'begun'.  It counts as
+ * so many µs of slot-time at least.
  */
 extern void outbox_slots_begin(OutboxEndpoint *ep, size_t bytes, TimestampTz now);
 extern bool outbox_slots_work(int32 endpoint_id, int64 usec, TimestampTz now);

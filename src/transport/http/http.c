@@ -153,9 +153,25 @@ http_release(OutboxTransfer *t)
  * Start and end
  */
 
+/* It was sent so often without an answer that counts. */
+static void
+note_lost(OutboxTransfer *t, int n, bool refused)
+{
+	OutboxOutcome *o = &t->outcome;
+
+	o->lost = Max(o->lost, n);
+	if (o->lost_words == NULL)
+		o->lost_words = refused ?
+			"the receiver refused the token, and it was sent again with another" :
+			t->set_version == CURL_HTTP_VERSION_1_1 ?
+			"the connection was closed before the answer, and it was sent again" :
+			"the receiver refused the stream or closed the connection, and it was sent again";
+}
+
 static void
 end_unstarted(OutboxTransfer *t)
 {
+	note_lost(t, t->sent, false);
 	t->state = UNSTARTED;
 	dlist_push_tail(&unstarted, &t->node);
 }
@@ -171,7 +187,6 @@ end_not_sent(OutboxTransfer *t, const char *lacks)
 static void
 fail_lookup(OutboxTransfer *t, OutboxLookupState why)
 {
-	bool proxied = outbox_http_is_proxied(t);
 	char words[128];
 
 	t->outcome.duration = outbox_http_now() - t->begun_at;
@@ -191,8 +206,8 @@ fail_lookup(OutboxTransfer *t, OutboxLookupState why)
 			break;
 		default:
 			outbox_http_fail(t, OUTBOX_FAILURE_DNS,
-							 proxied ? "could not resolve the proxy's name" :
-									   "could not resolve host",
+							 t->proxied ? "could not resolve the proxy's name" :
+										  "could not resolve host",
 							 "");
 	}
 	outbox_http_failed(t);
@@ -210,6 +225,13 @@ launch(OutboxTransfer *t)
 	OutboxLookupState state;
 	CURLMcode		  code;
 
+	/* Settings were read while it waited, and its handle has the former ones. */
+	if (t->generation != outbox_http_config.generation)
+	{
+		strlcpy(t->outcome.error, "the settings have changed", sizeof(t->outcome.error));
+		end_not_sent(t, NULL);
+		return;
+	}
 	if (t->begun_at == 0)
 		outbox_http_begin(t, now);
 	state = outbox_http_look_up(t, now);
@@ -288,8 +310,7 @@ http_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 							 complaint);
 		end_unstarted(t);
 	}
-	else if (outbox_http_is_proxied(t) &&
-			 (complaint = outbox_http_check_url(t->url, &hint)) != NULL)
+	else if (t->proxied && (complaint = outbox_http_check_url(t->url, &hint)) != NULL)
 	{
 		/* Behind a proxy, only a literal address can be judged. */
 		outbox_http_fail(t, OUTBOX_FAILURE_ADDRESS, complaint, hint ? hint : "");
@@ -360,13 +381,7 @@ finish(OutboxTransfer *t, CURLcode code)
 	else
 		outbox_http_explain(t, code);
 	refused = was_answered && o->result == OUTBOX_RESULT_UNAVAILABLE;
-	o->lost = refused ? t->sent : Max(o->lost, t->sent - 1);
-	if (o->lost_words == NULL)
-		o->lost_words = refused ?
-			"the receiver refused the token, and it was sent again with another" :
-			t->set_version == CURL_HTTP_VERSION_1_1 ?
-			"the connection was closed before the answer, and it was sent again" :
-			"the receiver refused the stream or closed the connection, and it was sent again";
+	note_lost(t, refused ? t->sent : t->sent - 1, refused);
 	outbox_http_keep_parts(t);
 	withdraw(t);
 

@@ -114,15 +114,22 @@ explain_timeout(OutboxTransfer *t)
 	t->outcome.failure = OUTBOX_FAILURE_TIMEOUT;
 }
 
-/* libcurl's text would repeat a name that the receiver has chosen, or of a file of ours. */
+/*
+ * libcurl's text would repeat a name that the receiver has chosen, or of a file of ours.  It
+ * may end in a host, which is that of the proxy if the proxy's handshake has failed.
+ */
 static void
 explain_tls(OutboxTransfer *t, CURLcode code)
 {
 	const char *words = curl_easy_strerror(code);
+	char	   *host = strstr(t->errbuf, " in connection to ");
 
+	if (host)
+		*host = '\0';
 	if (strstr(t->errbuf, "subject name"))
 		words = "the certificate is for another name";
-	else if (code == CURLE_SSL_CACERT_BADFILE || code == CURLE_SSL_CERTPROBLEM)
+	else if (code == CURLE_SSL_CACERT_BADFILE || code == CURLE_SSL_CERTPROBLEM ||
+			 code == CURLE_BAD_FUNCTION_ARGUMENT)
 		words =
 			"the certificate, private key or authorities that are set here cannot be used";
 	else if (outbox_http_refuses_version(t->errbuf))

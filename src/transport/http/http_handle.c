@@ -50,7 +50,7 @@ open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *address)
 
 	outbox_http_serves(t->rest.endpoint);
 	/* The superuser has chosen the proxy's own address. */
-	if (!outbox_http_is_proxied(t) && !address_is_allowed(t, &address->addr))
+	if (!t->proxied && !address_is_allowed(t, &address->addr))
 		return CURL_SOCKET_BAD;
 	t->tried = true;
 	t->over_v6 = t->over_v6 || address->family == AF_INET6;
@@ -80,9 +80,8 @@ static int
 before_lookup(void *resolver, void *reserved, void *arg)
 {
 	OutboxTransfer *t = arg;
-	bool			proxied = outbox_http_is_proxied(t);
 
-	return (proxied ? outbox_http_config.proxy_host : t->lookup_host)[0] != '\0';
+	return (t->proxied ? outbox_http_config.proxy_host : t->lookup_host)[0] != '\0';
 }
 
 /*
@@ -99,7 +98,7 @@ before_request(void *arg, char *ip, char *local_ip, int port, int local_port)
 	outbox_http_serves(t->rest.endpoint);
 	outbox_http_rest_begins(&t->rest);
 	t->connected = true;
-	if (!outbox_http_is_proxied(t))
+	if (!t->proxied)
 	{
 		struct sockaddr_storage address = outbox_curl_address(ip);
 
@@ -209,7 +208,7 @@ on_progress(void *arg, curl_off_t all_down, curl_off_t down, curl_off_t all_up,
 
 	(void) all_down, (void) down, (void) all_up, (void) up;
 	outbox_http_rest_worked(&t->rest, t->connected);
-	if (t->connected || !outbox_http_is_proxied(t) || ++t->proxy_bytes <= PROXY_BYTES_MAX)
+	if (t->connected || !t->proxied || ++t->proxy_bytes <= PROXY_BYTES_MAX)
 		return 0;
 	t->exceeded = "the proxy sent too much before the connection was made";
 	return 1;
@@ -339,9 +338,10 @@ set_url(OutboxTransfer *t, const char *url)
 	 * proxy would hide that address, so plain http never uses the proxy.
 	 */
 	t->plain = strncasecmp(url, "https:", 6) != 0;
+	t->proxied = outbox_http_config.use_proxy && !t->plain;
 	if (curl_easy_setopt(t->easy, CURLOPT_CURLU, t->parsed) != CURLE_OK ||
-		curl_easy_setopt(t->easy, CURLOPT_PROXY,
-						 outbox_http_is_proxied(t) ? outbox_proxy : "") != CURLE_OK)
+		curl_easy_setopt(t->easy, CURLOPT_PROXY, t->proxied ? outbox_proxy : "") !=
+			CURLE_OK)
 		return OUTBOX_LACKS_MEMORY;
 	memcpy(t->url, url, size);
 	t->host_hash = outbox_http_host_hash(t->url);

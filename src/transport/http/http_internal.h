@@ -165,6 +165,7 @@ struct OutboxTransfer
 	char			  lookup_host[256]; /* its host; empty: an address */
 	int				  lookup_port;
 	bool			  plain;		/* not https */
+	bool			  proxied;		/* by the proxy of its generation */
 	long			  set_version;	/* of HTTP, as libcurl's number; 0: none yet */
 	const char		 *set_method;	/* NULL: POST */
 	uint64			  set_identity; /* link whose certificates it has; 0: none */
@@ -246,13 +247,6 @@ typedef struct OutboxHttpConfig
 } OutboxHttpConfig;
 
 extern OutboxHttpConfig outbox_http_config;
-
-/* Plain http never uses the proxy. */
-static inline bool
-outbox_http_is_proxied(const OutboxTransfer *t)
-{
-	return outbox_http_config.use_proxy && !t->plain;
-}
 
 /* The service of that name, which is called wherever it becomes known. */
 extern void (*outbox_http_serves)(int32_t endpoint);

@@ -427,7 +427,7 @@ is_usable(const HostName *name, int64 now)
 OutboxLookupState
 outbox_http_look_up(OutboxTransfer *t, int64 now)
 {
-	bool			  proxied = outbox_http_is_proxied(t);
+	bool			  proxied = t->proxied;
 	const char		 *host = proxied ? outbox_http_config.proxy_host : t->lookup_host;
 	OutboxLookupState state;
 	HostName		 *name;

@@ -2,6 +2,7 @@
  * http_shown.c
  *	  Owns the parts of a request that libcurl adds, for a request that is shown.
  */
+#include "base/names.h"
 #include "transport/http/http_internal.h"
 
 #include <stdlib.h>
@@ -45,6 +46,17 @@ has_credential(const OutboxTarget *target, const char *name)
 	return outbox_option_find(target->credentials, target->ncredentials, name) != NULL;
 }
 
+/* Then libcurl adds none. */
+static bool
+has_accept(const OutboxHeaders *h)
+{
+	for (int i = 0; i < h->nlines; i++)
+		if (outbox_header_name_is(h->buf + h->lines[i].start, h->lines[i].name_len,
+								  "Accept"))
+			return true;
+	return false;
+}
+
 char *
 outbox_http_shown(const OutboxTarget *target, OutboxHeaders *out, size_t body_len)
 {
@@ -66,7 +78,8 @@ outbox_http_shown(const OutboxTarget *target, OutboxHeaders *out, size_t body_le
 	else if (has_credential(target, "token") || has_credential(target, "client_secret"))
 		added &= outbox_headers_add(out, "Authorization", "Bearer " OUTBOX_LEFT_OUT,
 									strlen("Bearer " OUTBOX_LEFT_OUT));
-	added &= outbox_headers_add(out, "Accept", "*/*", 3);
+	if (!has_accept(out))
+		added &= outbox_headers_add(out, "Accept", "*/*", 3);
 	added &= outbox_headers_add(out, "Content-Length", length,
 								snprintf(length, sizeof(length), "%zu", body_len));
 	if (path && added)

@@ -16,6 +16,7 @@ my @formats = qw(standard raw cloudevents cloudevents-binary);
 my $node = outbox_node('encodings', extension => 0);
 my $receiver = OutboxTest::Receiver->new('encodings');
 
+my $json = JSON::PP->new;
 my $latin1 = 'latin1';
 foreach ([ $latin1, 'LATIN1' ], [ 'ascii', 'SQL_ASCII' ], [ 'euc', 'EUC_JP' ])
 {
@@ -76,6 +77,18 @@ foreach my $dbname ($latin1, 'ascii', 'euc')
 	emit_in($dbname, "outbox.emit('login', '{}')");
 	my ($r) = $receiver->wait_for(1, path => "/ok/login/$dbname");
 	is($r->{headers}{authorization}, 'Basic ' . MIME::Base64::encode(text("Zo\x{eb}:K\x{f6}ln"), ''), "$dbname: so are a name and a password");
+}
+
+# The URL, and the config
+foreach my $dbname ($latin1, 'ascii', 'euc')
+{
+	my $url = text($receiver->url("/ok/caf\x{e9}/$dbname"));
+	my $config = text($json->encode({ token_url => $receiver->url("/status/200/token_$dbname?body={%22access_token%22:%22t%22}"), client_id => 'me', scope => "Zo\x{eb}" }));
+	emit_in($dbname, "outbox.create_endpoint('sent', '$url', '{sent}', config => '$config', credentials => '{\"client_secret\": \"x\"}')");
+	emit_in($dbname, "outbox.emit('sent', '{}')");
+	ok(OutboxTest::Receiver::wait_found(1, 'requests', sub { grep { lc $_->{path} eq "/ok/caf%c3%a9/$dbname" } $receiver->requests }), "$dbname: so is the URL");
+	my ($r) = $receiver->wait_for(1, path => "/status/200/token_$dbname");
+	like($r->{body}, qr/&scope=Zo%C3%AB$/, "$dbname: and the config");
 }
 
 # The default of the CloudEvents source, where the database has a name like that

@@ -147,6 +147,10 @@ is(eval { Encode::decode('UTF-8', $words, Encode::FB_CROAK) },
 ask(q[SELECT outbox.alter_endpoint('whole', config => '{"payload": {"a": "{$.a}"}}'), outbox.retry('whole')]);
 is((got('whole', 2))[1]{body}, '{"a": 1}', 'until the template is another one');
 
+create('paced', { payload => { a => '{$.a}' }, payload_missing => 'dead' }, q[format => 'raw', rate_limit => 0.001]);
+ask(q[SELECT outbox.emit('paced.x', '{"b": 1}'), outbox.emit('paced.x', '{"a": 1}')]);
+is((got('paced', 1))[0]{body}, '{"a": 1}', 'a dead one does not count for rate_limit: no request was made of it');
+
 create('wide', { payload => [ ('{$.a}') x 300 ] }, q[format => 'raw']);
 ask(q[SELECT outbox.emit('wide.x', jsonb_build_object('a', repeat('x', 8000))), outbox.emit('wide.x', jsonb_build_object('b', repeat('x', 500000), 'a', 1)), outbox.emit('wide.x', '{"a": 1}')]);
 ($r) = got('wide', 1);

@@ -4,6 +4,7 @@
 use strict;
 use warnings;
 
+use IO::Socket::INET;
 use OutboxTest qw(:DEFAULT !ask);
 use OutboxTest::Network;
 use PostgreSQL::Test::Cluster;
@@ -16,7 +17,7 @@ own_network();
 my $dir = PostgreSQL::Test::Utils::tempdir();
 make_ca($dir, 'authority');
 make_cert($dir, 'server', 'authority', join ',',
-	map({ "DNS:$_.test" } qw(public mixed rebind proxied)), 'IP:8.8.8.8', 'IP:2606:4700::1');
+	map({ "DNS:$_.test" } qw(public mixed rebind proxied hole)), 'IP:8.8.8.8', 'IP:2606:4700::1');
 
 my $receiver = OutboxTest::Receiver->new('main');
 my $plain = start_front('[::]:80', $receiver->{port});
@@ -307,6 +308,25 @@ is(scalar(() = lines_of($proxy->{journal}, qr/^connect proxied.test:443/)), 2, '
 ask("ALTER SYSTEM SET outbox.proxy = 'http://noproxy.test:$proxy->{port}'");
 allow('');
 is(outcome('proxied', 'proxied.three'), "could not resolve the proxy's name", 'a proxy whose name does not exist');
+
+# A request that waits for the connection of another one while the proxy is set
+my $silent = IO::Socket::INET->new(Listen => 10, LocalAddr => '0.0.0.0', LocalPort => 8443, ReuseAddr => 1) or die "listen: $!";
+ask('ALTER SYSTEM RESET outbox.proxy');
+$zone->('hole.test' => $public_v4);
+allow('');
+ask("SELECT outbox.create_endpoint('hole', 'https://hole.test:8443/ok/hole', topics => '{hole.*}', max_attempts => 1, connect_timeout => '8 s')");
+ask("SELECT outbox.emit('hole.one', '{}'), outbox.emit('hole.two', '{}')");
+my $first = $silent->accept;    # and never says a word
+ok(wait_sql($node, 'SELECT in_flight = 2 FROM outbox.workers'), 'two requests to a server that stalls');
+$zone->('hole.test' => '127.0.0.1');
+ask("ALTER SYSTEM SET outbox.proxy = 'http://127.0.0.1:$proxy->{port}'");
+allow('');
+wait_sql($node, q[SELECT count(*) FROM outbox.deliveries WHERE endpoint = 'hole' AND status IN ('delivered', 'dead')], 2);
+my @to = $first->sockhost;
+$silent->blocking(0);
+while (my $connection = $silent->accept) { push @to, $connection->sockhost }
+is("@to", $public_v4, 'the one that waited for the other while the proxy was set has not gone past it, to an address that is not judged');
+is(ask(q[SELECT string_agg(status, ' ' ORDER BY status) FROM outbox.deliveries WHERE endpoint = 'hole']), 'dead delivered', 'but through it');
 
 shown_in_security(scalar @hosts, 'spellings of forbidden addresses');
 $node->stop;

@@ -7,6 +7,7 @@ use warnings;
 use IO::Socket::INET;
 use OutboxTest;
 use OutboxTest::Network;
+use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -174,6 +175,29 @@ rename "$dir/bundle.new", "$dir/bundle.crt" or die "rename: $!";
 $node->reload;
 soon('stranger', qr/^TLS: /, 'an authority that is taken out of the file is not believed after a reload');
 is(outcome('good'), 'delivered', 'one that stays is');
+
+# --- A proxy that ends its handshake ------------------------------------------
+
+# It resets the connection, because it has not read all of it.
+my $closes = IO::Socket::INET->new(Listen => 10, LocalAddr => '127.0.0.1') or die "listen: $!";
+my $closing = fork // die "fork: $!";
+if ($closing == 0)
+{
+	$SIG{TERM} = 'DEFAULT';
+	while (my $connection = $closes->accept)
+	{
+		sysread $connection, my $byte, 1;
+		close $connection;
+	}
+	POSIX::_exit(0);
+}
+push @OutboxTest::Receiver::started, $closing;
+set(proxy => 'https://localhost:' . $closes->sockport);
+create('behind', 8443, 'receiver.test', ", connect_timeout => '5 s'");
+soon('behind', qr/^TLS: /, 'a proxy that ends its handshake is a failure of TLS');
+is(ask("SELECT count(*) FROM outbox.attempts WHERE endpoint = 'behind' AND error ~ 'localhost'"), 0, 'which does not show where the proxy is');
+set(proxy => '');
+soon('good', qr/^delivered$/, 'without it they go on');
 
 # --- Stalls ------------------------------------------------------------------
 

@@ -61,6 +61,14 @@ is($d->{request}{line}, 'POST /ok/batch HTTP/1.1', 'with its line');
 is($d->{request}{headers}{'webhook-id'}, '(id of the batch)', 'and the id is said to be that of the batch');
 is($d->{attempts}[0]{cause}, 'first', 'each of its events has the cause');
 
+# --- Headers that libcurl leaves to the event
+
+made('accepts', '/ok/accepts');
+my $asks = ask(q{SELECT outbox.emit('accepts', '{}', tenant => 'acme', headers => '{"accept": "application/json"}')});
+my ($accepts) = $receiver->wait_delivered(1, path => '/ok/accepts');
+ok(wait_sql($node, "SELECT delivered = 1 FROM outbox.stats WHERE endpoint = 'accepts'"), 'accepts: delivered');
+is_deeply([ map { $_->{headers}{accept} } delivery('accepts', $asks)->{request}, $accepts ], [ ('application/json') x 2 ], 'Accept is shown as it was sent');
+
 # --- Requests that got no answer, or one that is refused
 
 my $silent = IO::Socket::INET->new(Listen => 10, LocalAddr => '127.0.0.1') or die "listen: $!";

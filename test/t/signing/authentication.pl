@@ -181,6 +181,19 @@ send_one('short');
 wait_until { send_one('short'); sent('/status/200/t4') >= 2 } 'a token that ends soon is renewed';
 is(ask(q[SELECT count(*) FROM outbox.attempts WHERE endpoint = 'short' AND error IS NOT NULL]), 0, 'without a failure');
 
+# While outbox.enabled is off, no token server is asked: a copy that was silenced does not log in
+ask('ALTER SYSTEM SET outbox.enabled = off');
+$node->reload;
+ok(wait_sql($node, q[SELECT state = 'disabled' FROM outbox.status]), 'outbox.enabled is off');
+create('silent', ok_url('silent'), { client_secret => 'x' }, { token_url => token_url('t6', 3600), client_id => 'me' });
+usleep(1_000_000);
+is(scalar(sent('/status/200/t6')), 0, 'no token is asked for');
+ask('ALTER SYSTEM RESET outbox.enabled');
+$node->reload;
+wait_sent('/status/200/t6', 1);
+send_one('silent');
+is(authorization((wait_sent('/ok/silent', 1))[0]), 'Bearer t6', 'until it is on again, also without an event');
+
 # ----- a real token server
 
 SKIP:

@@ -40,6 +40,9 @@ is("$all[0]{headers}{'webhook-request-origin'} $all[0]{length}", 'events.shop.ex
 ok(!defined $all[0]{headers}{'webhook-request-rate'}, 'and no rate where there is none');
 is(ask(q[SELECT state || ' ' || (verified_at IS NOT NULL) FROM outbox.endpoints WHERE name = 'good']), 'active true', 'the endpoint is verified');
 is(ask(q[SELECT string_agg(action, ' ' ORDER BY change_id) FROM outbox.endpoint_audit WHERE endpoint = 'good']), 'create verify', 'which is noted');
+create('asked', 'options', '/allow/asked?origin=events.shop.example', q[config => '{"query": "a=b&i={id}"}']);
+wait_asked('/allow/asked', 1);
+is((asked('/allow/asked'))[0]{target}, '/allow/asked?origin=events.shop.example&a=b&i=', 'at the URL of a request, with the query that config adds');
 create('any', 'options', '/allow/any?origin=*&rate=120', 'rate_limit => 100');
 send_one('any');
 wait_events('/allow/any', 1);
