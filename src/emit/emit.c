@@ -447,8 +447,12 @@ emits(const List *wanted)
 	if (!OidIsValid(get_extension_oid("outbox", true)))
 		return false;
 	foreach (cell, wanted)
-		if (inserts_into(lfirst(cell), "events") || inserts_into(lfirst(cell), "outgoing"))
+	{
+		const OutboxWanted *w = lfirst(cell);
+
+		if (inserts_into(w, "events") || inserts_into(w, "outgoing"))
 			return true;
+	}
 	return false;
 }
 
