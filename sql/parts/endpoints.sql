@@ -139,11 +139,13 @@ DECLARE
                               'start_snapshot,start_seq_low,idempotency_key,challenges}';
     a outbox.endpoint_audit;
 BEGIN
-    IF TG_OP = 'UPDATE' AND NEW.idempotency_key IS DISTINCT FROM OLD.idempotency_key THEN
-        RETURN NEW;     -- outbox.portal_create_endpoint() changes nothing else with it
-    ELSIF TG_OP = 'UPDATE' AND NEW.revision <> OLD.revision THEN
+    IF TG_OP = 'UPDATE' AND NEW.revision <> OLD.revision THEN
         NEW.revision := OLD.revision;   -- outbox.reseal_secrets() changes no value
-        RETURN NEW;
+        IF to_jsonb(NEW) - '{url,headers}'::text[] = to_jsonb(OLD) - '{url,headers}'::text[]
+           AND outbox.shown(OLD.endpoint_id, NEW.url) = outbox.shown(OLD.endpoint_id, OLD.url)
+           AND outbox.shown(OLD.endpoint_id, NEW.headers) IS NOT DISTINCT FROM outbox.shown(OLD.endpoint_id, OLD.headers) THEN
+            RETURN NEW;
+        END IF;
     END IF;
     SELECT COALESCE(jsonb_object_agg(c.key, c.before) FILTER (WHERE c.before <> 'null'), '{}'),
            COALESCE(jsonb_object_agg(c.key, c.after) FILTER (WHERE c.after <> 'null'), '{}'), count(*)

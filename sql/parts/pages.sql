@@ -293,7 +293,8 @@ LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_shown_request_1_0';
 COMMENT ON FUNCTION outbox.shown_request IS
 'The request of an event to an endpoint by its present settings, without secrets, or why there can be none';
 
--- What has changed since is known for as long as outbox.endpoint_audit has it.
+-- What has changed since is known for as long as outbox.endpoint_audit has it.  Of more than a hundred
+-- changes one is taken to be of the request.
 CREATE FUNCTION outbox.request_of(endpoint text, event uuid, event_seq int8, status text) RETURNS jsonb
 LANGUAGE plpgsql STABLE
 SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_generic_plan SET enable_seqscan = off
@@ -305,6 +306,7 @@ DECLARE
     last record;
     waits bool;
     r record;
+    of_requests CONSTANT text[] := '{url,format,headers,config,credentials,batch_size}';
     sent_as text;
 BEGIN
     SELECT * INTO s FROM outbox.endpoint_settings n WHERE n.name = endpoint;
@@ -315,9 +317,11 @@ BEGIN
     sent_as := CASE WHEN waits THEN 'next'
                     WHEN last.attempt IS NULL THEN 'unknown'
                     WHEN s.updated_at > last.started_at AND EXISTS (
-                        SELECT FROM outbox.endpoint_audit c
-                        WHERE c.endpoint = s.name AND c.tenant IS NOT DISTINCT FROM s.tenant AND c.at > last.started_at
-                        AND (c.before || c.after) ?| '{url,format,headers,config,credentials,batch_size}') THEN 'changed'
+                        SELECT FROM (SELECT *, row_number() OVER () AS n
+                                     FROM (SELECT * FROM outbox.endpoint_audit a
+                                           WHERE a.endpoint = s.name AND a.tenant IS NOT DISTINCT FROM s.tenant
+                                           ORDER BY a.change_id DESC LIMIT 101) newest) c
+                        WHERE c.at > last.started_at AND (c.n > 100 OR c.before ?| of_requests OR c.after ?| of_requests)) THEN 'changed'
                     ELSE 'sent' END;
     SELECT * INTO r FROM outbox.shown_request(s.endpoint_id, event_seq, event,
         CASE WHEN waits THEN COALESCE(k.attempts, 0) + 1 ELSE COALESCE(last.attempt, GREATEST(k.attempts, 1)) END,

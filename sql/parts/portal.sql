@@ -575,7 +575,7 @@ RETURN (SELECT COALESCE(jsonb_object_agg(c.key, CASE
 COMMENT ON FUNCTION outbox.portal_noted IS
 'An entry of outbox.endpoint_audit for a customer, with intervals in seconds, and times in the session''s time zone';
 
--- A page reads so many rows at most, whatever endpoint it is for.
+-- A page reads so many rows at most, whatever endpoint it is for, and ends behind so many bytes of text.
 CREATE FUNCTION outbox.portal_changes(tenant text, endpoint text DEFAULT NULL, before text DEFAULT NULL,
     page_size int4 DEFAULT 20) RETURNS jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET "TimeZone" = 'UTC' SET jit = off
@@ -584,12 +584,17 @@ AS $$
 #variable_conflict use_variable
 DECLARE
     most CONSTANT int4 := 1000;
+    longest CONSTANT int4 := 500000;
     own CONSTANT text := outbox.check_tenant(tenant, true);
     caller CONSTANT text := CASE current_setting('role') WHEN 'none' THEN session_user ELSE current_setting('role') END;
     chosen CONSTANT jsonb := outbox.portal_limits(own) -> 'settings';
     hidden CONSTANT text[] := ARRAY(SELECT h.name FROM unnest('{replay,config,credentials}'::text[]) h (name) WHERE NOT chosen ? h.name);
     last CONSTANT int8 := CASE WHEN before ~ '^[0-9]{1,16}$' THEN outbox.portal_cipher(before::int8, 26, true) END;
-    result jsonb;
+    c outbox.endpoint_audit;
+    done int4 := 0;
+    shown jsonb[] := '{}';
+    size int4 := 0;
+    goes_on bool := false;
 BEGIN
     PERFORM outbox.page_endpoints(endpoint, own, NULL, page_size);
     IF last IS NULL AND before IS NOT NULL THEN
@@ -597,20 +602,21 @@ BEGIN
             USING ERRCODE = 'invalid_parameter_value', COLUMN = 'before',
                   HINT = 'Pass the cursor of the page before, as it is, or none for the first page.';
     END IF;
-    WITH read AS MATERIALIZED (
-        SELECT * FROM outbox.endpoint_audit c WHERE c.tenant = own AND c.change_id < COALESCE(last, 9223372036854775807)
-        ORDER BY c.change_id DESC LIMIT most),
-    shown AS (
-        SELECT * FROM read r WHERE r.endpoint <> '' AND (endpoint IS NULL OR r.endpoint = endpoint)
-        ORDER BY r.change_id DESC LIMIT page_size)
-    SELECT jsonb_build_object(
-        'changes', COALESCE(jsonb_agg(jsonb_build_object(
-            'at', s.at, 'endpoint', s.endpoint, 'actor', CASE WHEN s.role = caller THEN s.actor END, 'action', s.action,
-            'before', outbox.portal_noted(s.before - hidden), 'after', outbox.portal_noted(s.after - hidden)) ORDER BY s.change_id DESC), '[]'),
-        'cursor', outbox.portal_cipher(CASE WHEN count(*) = page_size THEN min(s.change_id) ELSE (
-            SELECT min(r.change_id) FROM read r HAVING count(*) = most) END, 26, false)::text)
-    INTO result FROM shown s;
-    RETURN result;
+    FOR c IN SELECT * FROM outbox.endpoint_audit a WHERE a.tenant = own AND a.change_id < COALESCE(last, 9223372036854775807)
+             ORDER BY a.change_id DESC LIMIT most
+    LOOP
+        done := done + 1;
+        IF c.endpoint <> '' AND (endpoint IS NULL OR c.endpoint = endpoint) THEN
+            shown := array_append(shown, jsonb_build_object(
+                'at', c.at, 'endpoint', c.endpoint, 'actor', CASE WHEN c.role = caller THEN c.actor END, 'action', c.action,
+                'before', outbox.portal_noted(c.before - hidden), 'after', outbox.portal_noted(c.after - hidden)));
+            size := size + octet_length(shown[cardinality(shown)]::text);
+        END IF;
+        goes_on := done = most OR cardinality(shown) = page_size OR size >= longest;
+        EXIT WHEN goes_on;
+    END LOOP;
+    RETURN jsonb_build_object('changes', to_jsonb(shown),
+        'cursor', CASE WHEN goes_on THEN outbox.portal_cipher(c.change_id, 26, false)::text END);
 END $$;
 COMMENT ON FUNCTION outbox.portal_changes IS
 'Changes of the endpoints of a tenant, or of one, and requests for their deliveries: the newest, or the ones before a cursor';

@@ -27,7 +27,9 @@
 #include "access/xlog.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_class.h"
+#include "commands/extension.h"
 #include "commands/trigger.h"
+#include "utils/acl.h"
 #include "utils/jsonb.h"
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
@@ -41,6 +43,7 @@
 #include "emit/as_text.h"
 #include "emit/dedup.h"
 #include "emit/emit.h"
+#include "emit/emit_topics.h"
 #include "log/event_number.h"
 #include "log/event_stamp.h"
 #include "server/wakeup.h"
@@ -227,6 +230,21 @@ key_argument(FunctionCallInfo fcinfo, int n)
 }
 
 /*
+ * PostgreSQL has asked for the right when the statement began.  The role may be another one
+ * since: by set_config() in it, or because it is a cursor.
+ */
+static void
+refuse_changed_role(Oid function, const char *name)
+{
+	if (!outbox_emit_topics_none && !outbox_function_callable(function, GetUserId()))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied for function %s", name),
+				 errhint("The role has changed since the statement began. Begin the"
+						 " statement as the role that may emit.")));
+}
+
+/*
  * The common part of emit() and emit_bytes().  'options' is the number of the first
  * optional argument.
  */
@@ -234,6 +252,7 @@ static Datum
 emit(FunctionCallInfo fcinfo, OutboxNewEvent *e, const char *function, int options)
 {
 	outbox_refuse_read_only(function);
+	refuse_changed_role(fcinfo->flinfo->fn_oid, function);
 
 	e->topic = TEXT_ARG(0);
 	e->key = PG_ARGISNULL(options) ? NULL : key_argument(fcinfo, options);
@@ -342,7 +361,7 @@ OUTBOX_FUNCTION(outbox_insert_outgoing_1_0, 0)
 	TriggerData	  *trigger = (TriggerData *) fcinfo->context;
 	Datum		   row[NOUTGOING];
 	bool		   nulls[NOUTGOING];
-	OutboxNewEvent e = {0};
+	OutboxNewEvent e = {.inserted = true};
 	pg_uuid_t	   id;
 	bool		   has_id;
 
@@ -386,33 +405,70 @@ OUTBOX_FUNCTION(outbox_insert_outgoing_1_0, 0)
 
 static ExecutorCheckPerms_hook_type previous_check;
 
+/* Where the extension is not installed, a table may have that name. */
+static bool
+inserts_into(const OutboxWanted *w, const char *name)
+{
+	return (w->requiredPerms & ACL_INSERT) && OidIsValid(w->relid) &&
+		w->relid == get_relname_relid(name, get_namespace_oid(OUTBOX_SCHEMA, true));
+}
+
 /*
  * Triggers do not fire while session_replication_role is replica, as in a process that applies
  * a subscription.  Then an INSERT into outbox.outgoing would succeed and emit nothing, so it
- * is refused.  Where the extension is not installed, a table may have that name.
+ * is refused.
  */
+static void
+refuse_without_trigger(const OutboxWanted *w)
+{
+	if (SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA &&
+		inserts_into(w, "outgoing") && get_rel_relkind(w->relid) == RELKIND_VIEW)
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg(
+				 "outbox.outgoing emits nothing while session_replication_role is replica"),
+			 errhint("Call outbox.emit(), which emits there, too.")));
+}
+
+/* True if this INSERT is done with the right of another role, by a view or a rule of it. */
 static bool
-refuse_without_trigger(OUTBOX_WANTED_PARAMETERS)
+is_lent(const OutboxWanted *w)
+{
+	return (w->requiredPerms & ACL_INSERT) && OidIsValid(w->checkAsUser) &&
+		!has_privs_of_role(GetUserId(), w->checkAsUser);
+}
+
+static bool
+emits(const List *wanted)
 {
 	ListCell *cell;
 
-	if (SessionReplicationRole == SESSION_REPLICATION_ROLE_REPLICA)
-		foreach (cell, wanted)
-		{
-			const OutboxWanted *w = lfirst(cell);
+	if (!OidIsValid(get_extension_oid("outbox", true)))
+		return false;
+	foreach (cell, wanted)
+	{
+		const OutboxWanted *w = lfirst(cell);
 
-			if ((w->requiredPerms & ACL_INSERT) && OidIsValid(w->relid) &&
-				w->relid ==
-					get_relname_relid("outgoing",
-									  get_namespace_oid(OUTBOX_SCHEMA, true)) &&
-				get_rel_relkind(w->relid) == RELKIND_VIEW)
-				ereport(
-					ERROR,
-					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-					 errmsg(
-						 "outbox.outgoing emits nothing while session_replication_role is replica"),
-					 errhint("Call outbox.emit(), which emits there, too.")));
-		}
+		if (inserts_into(w, "events") || inserts_into(w, "outgoing"))
+			return true;
+	}
+	return false;
+}
+
+static bool
+check_rights(OUTBOX_WANTED_PARAMETERS)
+{
+	ListCell *cell;
+
+	foreach (cell, wanted)
+	{
+		const OutboxWanted *w = lfirst(cell);
+
+		refuse_without_trigger(w);
+		if (!outbox_emit_topics_none && is_lent(w) && emits(wanted))
+			outbox_check_lender(w->checkAsUser);
+	}
 	return previous_check == NULL || previous_check(OUTBOX_WANTED_ARGUMENTS);
 }
 
@@ -420,7 +476,7 @@ void
 outbox_emit_init(void)
 {
 	previous_check = ExecutorCheckPerms_hook;
-	ExecutorCheckPerms_hook = refuse_without_trigger;
+	ExecutorCheckPerms_hook = check_rights;
 }
 
 /*
@@ -432,7 +488,8 @@ outbox_emit_init(void)
  */
 OUTBOX_FUNCTION(outbox_check_event_1_0, 9)
 {
-	OutboxNewEvent e = {.topic = TEXT_ARG(1),
+	OutboxNewEvent e = {.inserted = true,
+						.topic = TEXT_ARG(1),
 						.type = TEXT_ARG(2),
 						.key = TEXT_ARG(3),
 						.tenant = TEXT_ARG(4),

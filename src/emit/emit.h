@@ -26,6 +26,7 @@ typedef struct OutboxNewEvent
 	TimestampTz expires_at;
 	text	   *dedup_key;
 	TimestampTz created_at; /* 0: now */
+	bool		inserted;	/* true if an INSERT writes it, and no function */
 } OutboxNewEvent;
 
 /*
@@ -54,6 +55,9 @@ extern void outbox_append(const OutboxNewEvent *e, const pg_uuid_t *id);
  * it, and it has a payload or a body.  A forgotten event has neither.
  */
 extern void outbox_check(const OutboxNewEvent *e, bool restoring, bool fresh);
+
+/* Throws (42501) if a role is bound to some topics, and an INSERT of another uses its right. */
+extern void outbox_check_lender(Oid role);
 
 /* Throws (22023) if these are no headers of an event, or else of an endpoint. */
 extern void outbox_check_headers(Jsonb *headers, bool of_event);

@@ -122,6 +122,8 @@ outbox_emit_topics_allow(Oid role, const char *topic, size_t len)
 		if (!binds(row, RelationGetDescr(rel), role))
 			continue;
 		bound = true;
+		if (topic == NULL)
+			continue;
 		allowed = outbox_topic_in_array(topic, len,
 										DatumGetArrayTypeP(
 											heap_getattr(row, Anum_emit_topics_topics,

@@ -8,7 +8,7 @@ extern bool outbox_emit_topics_none;
 
 /*
  * True if the role may emit this topic: no role whose rights it has is bound to patterns, or
- * one of these patterns matches.
+ * one of these patterns matches.  NULL: true if it may emit all topics.
  */
 extern bool outbox_emit_topics_allow(Oid role, const char *topic, size_t len);
 

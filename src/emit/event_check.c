@@ -110,9 +110,9 @@ check_tenant(const text *tenant)
  * role must, because it emits them.
  */
 static bool
-rules_log(void)
+rules_log(Oid role)
 {
-	return pg_class_aclcheck(outbox_log_tables()->events, GetUserId(), ACL_TRUNCATE) ==
+	return pg_class_aclcheck(outbox_log_tables()->events, role, ACL_TRUNCATE) ==
 		ACLCHECK_OK;
 }
 
@@ -130,7 +130,7 @@ check_topic(const text *topic, bool restoring)
 			 errmsg("invalid topic \"%s\": %s", excerpt(data, len), problem),
 			 errhint(
 				 "A topic is made of letters, digits, \"_\" and \"-\", in segments joined by dots, like \"order.created\".")));
-	if (outbox_topic_reserved(data, len) && !(restoring && rules_log()))
+	if (outbox_topic_reserved(data, len) && !(restoring && rules_log(GetUserId())))
 		ereport(
 			ERROR,
 			(errcode(ERRCODE_RESERVED_NAME),
@@ -142,20 +142,57 @@ check_topic(const text *topic, bool restoring)
 
 /* The worker's role is bound by no patterns: it writes events that others have emitted. */
 static void
-check_allowed(const text *topic)
+check_role_allowed(Oid role, const text *topic)
 {
 	const char *data = VARDATA_ANY(topic);
 	size_t		len = VARSIZE_ANY_EXHDR(topic);
 
-	if (!outbox_emit_topics_none && !rules_log() &&
-		!outbox_emit_topics_allow(GetUserId(), data, len))
+	if (!rules_log(role) && !outbox_emit_topics_allow(role, data, len))
 		ereport(
 			ERROR,
 			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 			 errmsg("role \"%s\" may not emit topic \"%s\"",
-					GetUserNameFromId(GetUserId(), false), excerpt(data, len)),
+					GetUserNameFromId(role, false), excerpt(data, len)),
 			 errhint(
 				 "The owner of the extension can allow it: outbox.grant_emit(role, topics).")));
+}
+
+/* The row would be checked as the role that runs the statement, which is bound to no topics. */
+void
+outbox_check_lender(Oid role)
+{
+	if (!rules_log(role) && !outbox_emit_topics_allow(role, NULL, 0))
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+			 errmsg("role \"%s\" may not let other roles emit by a view or a rule",
+					GetUserNameFromId(role, false)),
+			 errhint(
+				 "It may emit some topics only. Grant the other role the right to emit: outbox.grant_emit(role, topics).")));
+}
+
+static bool
+may_insert(Oid role)
+{
+	Oid events = outbox_log_tables()->events;
+
+	return pg_class_aclcheck(events, role, ACL_INSERT) == ACLCHECK_OK ||
+		pg_attribute_aclcheck(events, Anum_events_topic, role, ACL_INSERT) ==
+		ACLCHECK_OK;
+}
+
+/*
+ * A role may insert without a right of its own: by a view, or because set_config() made it the
+ * role when PostgreSQL had asked for the right already.  So the user of the session counts, too.
+ */
+static void
+check_allowed(const OutboxNewEvent *e)
+{
+	if (outbox_emit_topics_none)
+		return;
+	check_role_allowed(GetUserId(), e->topic);
+	if (e->inserted && !may_insert(GetUserId()))
+		check_role_allowed(GetSessionUserId(), e->topic);
 }
 
 /*
@@ -413,7 +450,7 @@ outbox_check(const OutboxNewEvent *e, bool restoring, bool fresh)
 				 errhint("Pass the name of what happened, like 'order.created'.")));
 	check_topic(e->topic, restoring);
 	if (fresh)
-		check_allowed(e->topic);
+		check_allowed(e);
 	if (outbox_require_event_types && fresh)
 		check_listed(e->topic);
 

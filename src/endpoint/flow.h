@@ -38,6 +38,7 @@ typedef struct OutboxFlow
 		judge_at; /* by that clock: until then its filter waits (0: it does not) */
 	TimestampTz booked_at; /* by that clock: when a long evaluation has its turn among
 							* those of the flows below the root (0: there is none) */
+	TimestampTz answers_paid_at; /* when the kept answers of its failures are paid */
 } OutboxFlow;
 
 /*

@@ -55,6 +55,13 @@ typedef struct Attempt
 #define MOST_BYTES (32 * 1024 * 1024)
 
 /*
+ * Bytes of answers to failed attempts that are kept for a tenant, or for an endpoint without
+ * one: so many a second, and so many more at once.  Further ones have no answer.
+ */
+#define FAILED_BYTES (32 * 1024)
+#define FAILED_AT_ONCE (256 * 1024)
+
+/*
  * Why a request was sent, as outbox.attempt_cause() in SQL names it.  Stored with it are the
  * redelivery that its header named, times CAUSE_REDELIVERY, and CAUSE_HTTP_2 if it was
  * answered over HTTP/2.
@@ -127,6 +134,22 @@ kept_text(const char *text, size_t len)
 	return outbox_foreign_text(text, len);
 }
 
+static bool
+may_keep_failed(const OutboxEndpoint *ep, size_t len)
+{
+	TimestampTz *paid_at = ep->tenant ? &ep->tenant->flow.answers_paid_at :
+										&ep->lists->flow.answers_paid_at;
+	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz latest = now + FAILED_AT_ONCE * USECS_PER_SEC / FAILED_BYTES;
+	TimestampTz paid = Max(Min(*paid_at, latest), now) +
+		(int64) len * USECS_PER_SEC / FAILED_BYTES;
+
+	if (paid > latest)
+		return false;
+	*paid_at = paid;
+	return true;
+}
+
 /*
  * Attempts of a delivery begin at different times, by which outbox.attempts tells them
  * apart.  Returns true if a part of the answer is kept.
@@ -169,7 +192,8 @@ note(const OutboxDelivery *d, int nth, const OutboxOutcome *o, int status,
 			details->error = pstrdup(error);
 		if (o->times && nth == o->lost)
 			details->times = *o->times;
-		if (keep_answer)
+		if (keep_answer &&
+			(good || may_keep_failed(d->endpoint, o->head_len + o->body_len)))
 		{
 			details->head = kept_text(o->head, o->head_len);
 			details->body = kept_text(o->body, o->body_len);

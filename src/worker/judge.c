@@ -24,14 +24,23 @@
 /* An endpoint that rests is woken to note that its filter took this time (µs). */
 #define WAKE_FOR 20
 
+TimestampTz
+outbox_judge_owes_until(OutboxEndpoint *ep)
+{
+	TimestampTz until = outbox_slots_judge_at(ep);
+
+	if (until != 0)
+		outbox_loop.due.judge_at = Min(outbox_loop.due.judge_at, until);
+	return until;
+}
+
 bool
 outbox_judge_later(OutboxEndpoint *ep)
 {
-	TimestampTz until = ep->config.filter ? outbox_slots_judge_at(ep) : 0;
+	TimestampTz until = ep->config.filter ? outbox_judge_owes_until(ep) : 0;
 
 	if (until == 0)
 		return false;
-	outbox_loop.due.judge_at = Min(outbox_loop.due.judge_at, until);
 	if (!outbox_endpoint_rests(ep))
 		outbox_endpoint_note_lack(ep, LACKS_TIME, until);
 	return true;

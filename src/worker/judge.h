@@ -9,6 +9,12 @@
  */
 extern bool outbox_judge_later(OutboxEndpoint *ep);
 
+/*
+ * Returns until when the endpoint has to wait with such work, also without a filter: it or its
+ * tenant has taken too much time.  0: it has not.
+ */
+extern TimestampTz outbox_judge_owes_until(OutboxEndpoint *ep);
+
 /* When outbox_loop.due.judge_at has come, such endpoints wait for their turn again. */
 extern void outbox_judge_again(TimestampTz now);
 

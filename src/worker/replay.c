@@ -29,6 +29,7 @@
 #include "worker/loop.h"
 #include "worker/replay.h"
 #include "worker/roster.h"
+#include "worker/slots.h"
 
 #define PAGE_ROWS 128
 #define PAGE_BYTES (1024 * 1024)
@@ -76,6 +77,7 @@ typedef struct ReplayPage
 	OutboxCursor	cursor;
 	OutboxTick	   *target;
 	OutboxLogQuery	query;
+	int				nread;
 	int				n;
 	int64			seqs[PAGE_ROWS];
 } ReplayPage;
@@ -148,7 +150,8 @@ can_go_on(const Replay *r)
 		return !r->waits;
 	return !ep->member.recreate && !ep->member.dropped && !ep->status.unstorable &&
 		!outbox_judge_later(ep) &&
-		((outbox_has_all_rows(ep) && rows_waiting(ep) < ENOUGH_DUE) ||
+		((outbox_judge_owes_until(ep) == 0 && outbox_has_all_rows(ep) &&
+		  rows_waiting(ep) < ENOUGH_DUE) ||
 		 outbox_backlog_limit_hurries(ep));
 }
 
@@ -169,6 +172,7 @@ replay_wants(void *arg, const char *topic, size_t len, OutboxRow *row)
 	ReplayPage *page = arg;
 	bool		included;
 
+	page->nread++;
 	if (page->npatterns > 0 &&
 		!outbox_topic_in_list(topic, len, page->patterns, page->npatterns))
 		return NULL;
@@ -309,11 +313,27 @@ read_page(int64 id, ReplayPage *page)
 		finish(id);
 }
 
+/*
+ * The time of a page is a debt, as that of a filter is, but for its part of the events that are
+ * parked: these have to be sent before the replay goes on.
+ */
+static void
+charge(const ReplayPage *page, int nparked, TimestampTz begun)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	int64		usec = Max(now - begun, 0);
+
+	usec -= usec * Min(nparked, page->nread) / Max(page->nread, 1);
+	outbox_slots_judged(page->ep, outbox_flow_debt(usec), 0, now);
+}
+
 /* Reads the next page.  True: the list is to be read again. */
 static bool
 go_on(Replay *r)
 {
 	ReplayPage	  page = {.ep = outbox_loop_find(r->endpoint_id)};
+	TimestampTz	  begun = GetCurrentTimestamp();
+	int			  nmade = list_length(made);
 	volatile bool ended;
 
 	if (page.ep == NULL)
@@ -337,6 +357,7 @@ go_on(Replay *r)
 		outbox_tick_unref(page.target);
 	}
 	PG_END_TRY();
+	charge(&page, list_length(made) - nmade, begun);
 	outbox_step_passed(OUTBOX_STEP_REPLAY, r->endpoint_id);
 	return ended;
 }

@@ -234,5 +234,18 @@ cmp_ok($compared * 90_000, '<=', 20_000_000, 'a page compares topics with patter
 my $page = "outbox.page_rows(NULL, array_fill((SELECT endpoint_id FROM outbox.endpoint_settings WHERE name = 'e'), '{2000}'), NULL, %s, 20, array_fill('no.x'::text, '{1100}'), NULL, NULL)";
 is(ask(sprintf "SELECT split_part(next.stopped, ':', 1)::int8 < split_part(first.stopped, ':', 1)::int8 FROM $page first, $page next", 'NULL', 'first.stopped'), 't', 'and the next page goes on');
 
+# --- A page of changes ends behind many bytes, and the next one goes on
+
+ask("INSERT INTO outbox.endpoint_audit (tenant, endpoint, role, action, before, after) SELECT 'initech', 'e', 'portal', 'alter', c.v, c.v"
+	  . " FROM (SELECT jsonb_build_object('topics', (SELECT jsonb_agg('t' || g) FROM generate_series(1, 1000) g),"
+	  . " 'metadata', (SELECT jsonb_agg(0) FROM generate_series(1, 1365))) AS v OFFSET 0) c, generate_series(1, 1000)");
+my $peak = q{SELECT (regexp_match(pg_read_file('/proc/self/status'), 'VmHWM:\s+(\d+)'))[1]};
+my ($first, $then) = split /\n/, ask("$peak; SELECT outbox.portal_changes('initech', page_size => 1000) \\g /dev/null\n$peak");
+cmp_ok($then - $first, '<', 64 * 1024, 'a page of large changes takes little memory (kB)') unless $ENV{OUTBOX_MEMORY_CHECKER};
+is( ask("WITH RECURSIVE p (page) AS (SELECT outbox.portal_changes('initech', page_size => 1000) UNION ALL"
+		  . " SELECT outbox.portal_changes('initech', before => page ->> 'cursor', page_size => 1000) FROM p WHERE page ->> 'cursor' IS NOT NULL)"
+		  . " SELECT sum(jsonb_array_length(page -> 'changes')) FROM p"),
+	ask("SELECT count(*) FROM outbox.endpoint_audit WHERE tenant = 'initech' AND endpoint <> ''"), 'and all of them have each change');
+
 $node->stop;
 done_testing();

@@ -282,10 +282,28 @@ $part = ask("SELECT sum(events) FROM outbox.replays") * $seconds_each / (time - 
 note sprintf '%.0f %%', $part * 100;
 cmp_ok($part, '<', 0.6, 'also in replays');
 
+ask("SELECT outbox.drop_endpoint(name, discard => true) FROM outbox.endpoints WHERE name ~ '^(costly|each|again|open)'");
+
+# Also replays that find nothing, without a filter
+
+ask("SELECT count(outbox.emit('nowhere', '{}', tenant => 'scans')) FROM generate_series(1, 200000)");
+endpoint($node, $receiver, "scan$_", "/ok/scan$_", "topics => '{scan}', tenant => 'scans'") foreach 1 .. 4;
+my $scans = "SELECT count(*) FROM %s JOIN outbox.endpoint_settings USING (endpoint_id) WHERE name LIKE 'scan%%'";
+ok(wait_sql($node, sprintf($scans, 'outbox.endpoint_positions'), 4), 'they have a place');
+ask(join ';', map { "SELECT outbox.portal_replay('scans', 'scan$_', now() - interval '1 hour', topics => '{no.such}')" } (1 .. 4) x 3);
+my $pid = worker_pid($node);
+my $ticks = cpu_ticks($pid);
+$begun = time;
+plain_goes_on();
+$part = (cpu_ticks($pid) - $ticks) / 100 / (time - $begun);
+note sprintf '%.0f %%', $part * 100;
+cmp_ok($part, '<', 0.6, 'the worker has time for others');
+cmp_ok(ask(sprintf($scans, 'outbox.replays') . ' AND finished_at IS NULL'), '>', 0, 'while they go on');
+ask("SELECT outbox.drop_endpoint('scan' || n, discard => true) FROM generate_series(1, 4) n");
+
 # An endpoint that catches up at its share gets each event, in order, also of what commits late
 
 $filter = costly(20);
-ask("SELECT outbox.drop_endpoint(name, discard => true) FROM outbox.endpoints WHERE name ~ '^(costly|each|again|open)'");
 endpoint($node, $receiver, "slow$_", "/ok/slow$_", "topics => '{slow.*}', tenant => 'slow', filter => '$filter'") foreach 1 .. 3;
 my $late = $node->background_psql('postgres');
 $late->query_safe("BEGIN; SELECT outbox.emit('slow.a', '{\"n\": 1000}', tenant => 'slow')");

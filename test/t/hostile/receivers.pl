@@ -251,6 +251,15 @@ check_history($node, $receiver, $log, endpoints => ['/ok/fine'], name => 'nothin
 # An answer that is sent late, or is lost in a reset, means once more.
 check_history($node, $hostile, $log, endpoints => \@paths, max_duplicates => 500, name => 'nor where the receiver was hostile');
 
+# Many failures with an answer: each has its row, and few of them the answer.
+$receiver->control(path => '/ok/kept', behave => '/fail?rate=0.5&body=' . 'x' x 1024);
+endpoint($node, $receiver, 'kept', '/ok/kept', "topics => '{kept}', tenant => 'kept', max_attempts => 1");
+ask("SELECT count(outbox.emit('kept', '{}', tenant => 'kept')) FROM generate_series(1, 2000)");
+ok(wait_sql($node, "SELECT count(*) >= 2000 FROM outbox.attempts WHERE endpoint = 'kept'"), 'each request has a row');
+my $kept = 'sum(octet_length(response_body) + octet_length(response_headers))';
+is( ask("SELECT $kept > 0, $kept < 256 * 1024 + 32 * 1024 * (1 + extract(epoch FROM max(started_at) - min(started_at))) FROM outbox.attempts WHERE endpoint = 'kept'"),
+	't|t', 'and the bytes of answers have a bound');
+
 shown_in_security($survived, 'hostile behaviours');
 $node->stop;
 done_testing();

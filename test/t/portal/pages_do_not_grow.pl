@@ -92,7 +92,13 @@ ask("INSERT INTO outbox.attempt_log (seq, started_at, event_id, endpoint_id, att
 	  . " SELECT e.seq, e.created_at, e.id, s.endpoint_id, 1, 1, 0, 0 FROM outbox.events e, outbox.endpoint_settings s WHERE e.id = '$event' AND s.name = 'e5'");
 ask("INSERT INTO outbox.parked (endpoint_id, seq, event_id, status, reason, attempts, parked_at)"
 	  . " SELECT endpoint_id, seq, event_id, 'dead', 'max_attempts', 1, now() FROM outbox.attempt_log");
+# and some of these changes, each of many bytes
+my $noted = "INSERT INTO outbox.endpoint_audit (tenant, endpoint, role, action, before, after)"
+  . " SELECT 't1', 'e5', 'x', 'alter', c.v, c.v FROM (SELECT jsonb_build_object('metadata', string_agg(md5(concat(n, ' ', i)), '')) AS v"
+  . " FROM generate_series(1, 1200) n, generate_series(1, 190) i GROUP BY n) c";
+ask($noted);
 my $few = pages();
+ask($noted);
 create(11, 5000);
 # Of the endpoint itself, and then of another tenant's
 ask("INSERT INTO outbox.replays (endpoint_id, from_time, to_time, read, read_seq_low, target, target_seq_high, finished_at)"

@@ -51,6 +51,28 @@ foreach my $way (sort keys %ways)
 	fails_as('junior', sprintf($ways{$way}, 'secret'), 42501, "$way: and no more");
 }
 fails_as('clerk', q{INSERT INTO public.thing VALUES ('a')}, 42501, 'nor by a trigger');
+ask('CREATE ROLE readers; GRANT readers TO clerk; CREATE VIEW public.free AS SELECT topic, payload FROM outbox.events; GRANT INSERT ON public.free TO outsider');
+my %lent = (
+	'a view of the log' => 'CREATE TEMP VIEW v AS SELECT topic, payload FROM outbox.events',
+	'a view of outgoing' => 'CREATE TEMP VIEW v AS SELECT topic, payload FROM outbox.outgoing',
+	'a rule' => 'CREATE TEMP TABLE v (topic text, payload jsonb); CREATE RULE r AS ON INSERT TO v'
+	  . ' DO INSTEAD INSERT INTO outbox.events (topic, payload) VALUES (new.topic, new.payload)');
+foreach my $way (sort keys %lent)
+{
+	my $view = "$lent{$way}; GRANT INSERT ON v TO readers; INSERT INTO v VALUES ('order.made', '1')";
+	ok(defined emits_as('clerk', $view), "$way: what its owner may emit");
+	fails_as('clerk', "$view; INSERT INTO v VALUES ('secret', '1')", 42501, "$way: and no more");
+	fails_as('clerk', "$view; SET ROLE readers; INSERT INTO v VALUES ('secret', '1')", 42501, "$way: nor does another role");
+}
+foreach my $statement (
+	q{INSERT INTO outbox.events (topic, payload) SELECT 'secret', '1'::jsonb FROM set_config('role', 'readers', false)},
+	q{INSERT INTO outbox.outgoing (topic, payload) SELECT 'secret', '1'::jsonb FROM set_config('role', 'readers', false)},
+	q{SELECT outbox.emit('secret', '1') FROM set_config('role', 'readers', false)},
+	q{BEGIN; DECLARE c CURSOR FOR SELECT outbox.emit('secret', '1'); SET ROLE readers; FETCH c})
+{
+	fails_as('clerk', $statement, 42501, "nor one that it becomes: $statement");
+}
+ok(defined emits_as('outsider', q{INSERT INTO public.free VALUES ('secret', '1')}), 'a view of a role that may emit all is not bound');
 ask(q{ALTER ROLE clerk RENAME TO "Clerk"});
 fails_as('junior', q{SELECT outbox.emit('secret', '1')}, 42501, 'nor by another name');
 ask(q{CREATE ROLE clerk LOGIN});
@@ -73,7 +95,7 @@ ask(q{SELECT outbox.grant_emit('clerk'), outbox.revoke_all('thing')});
 is(ask('SELECT count(*) FROM outbox.emit_topics'), '0', 'without a list, or without rights, no role is bound');
 ok(emits_as('junior', q{SELECT outbox.emit('secret', '1')}), 'and it emits anything');
 fails_as('postgres', qq{SELECT outbox.grant_emit('clerk', topics => '$_')}, 22023, "no list: $_") foreach '{}', '{a b}';
-ask(q{DROP TABLE public.thing; DROP ROLE thing, junior; SELECT outbox.revoke_all('clerk'); DROP ROLE clerk});
+ask(q{DROP TABLE public.thing; DROP ROLE thing, junior, readers; SELECT outbox.revoke_all('clerk'); DROP ROLE clerk});
 
 # --- Which purposes a role has: all of one, or it does not count
 

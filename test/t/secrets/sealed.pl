@@ -174,6 +174,11 @@ my $noted = 'SELECT (SELECT count(*) FROM outbox.endpoint_audit), sum(version), 
 my $former = ask($noted);
 is(ask('SELECT * FROM outbox.reseal_secrets()'), '2|0|0', 'with a new first key: both are sealed anew');
 is(ask($noted), $former, 'which is no change of an endpoint');
+my $as_if = q{UPDATE outbox.endpoint_settings SET url = 'https://example.com/', revision = 0};
+is(ask("BEGIN; $as_if; $noted; ROLLBACK") =~ s/\|.*//sr - $former =~ s/\|.*//sr, 2, 'and what says so, with another URL, is noted');
+ask('CREATE ROLE writer LOGIN; GRANT pg_write_all_data TO writer');
+(undef, undef, my $refused) = $node->psql('postgres', $as_if, extra_params => [ '-U', 'writer' ]);
+like($refused, qr/permission denied for function/, 'also where a member of pg_write_all_data says so');
 write_keys($second);
 reload();
 is(ask("SELECT outbox.endpoint_secret('sealed') LIKE '%$sealed[1]%'"), 't', 'the former key is not needed any more');
