@@ -30,6 +30,18 @@ my $pid = worker_pid($node);
 my $first = emit($node, 'ok.first', '{}');
 wait_status($node, $first, 'delivered', 'it works');
 
+# A tick is written under a lock on its table: VACUUM FULL would lose it.
+my $ticks = 'SELECT count(*) FROM outbox.ticks';
+my $shared = 'FROM outbox.positions WHERE endpoint_id < 0';
+my $holder = $node->background_psql('postgres');
+$holder->query_safe('BEGIN; LOCK TABLE outbox.ticks IN ACCESS EXCLUSIVE MODE');
+my ($before, $number) = ($holder->query_safe($ticks), ask("SELECT COALESCE(max(number), 0) $shared"));
+emit($node, 'ok.first', '{}');
+ok(wait_sql($node, "SELECT max(number) > $number $shared"), 'ticks are locked: the shared position is written');
+is($holder->query_safe($ticks), $before, 'without a tick');
+$holder->query_safe('COMMIT');
+$holder->quit;
+
 # Nothing that the worker needs may be waited for: neither the log nor the retries
 foreach my $what ('TABLE outbox.events_0', 'TABLE outbox.events_1', 'INDEX outbox.events_0_xid_seq_idx',
 	'TABLE outbox.parked', 'TABLE outbox.kept_events', 'TABLE outbox.scheduled', 'TABLE outbox.positions_0')
