@@ -14,6 +14,7 @@
 #include "utils/hsearch.h"
 
 #include "base/query.h"
+#include "log/transaction.h"
 #include "worker/changes.h"
 #include "worker/loop.h"
 #include "worker/roster.h"
@@ -83,6 +84,7 @@ outbox_changes_find(const char *seen, bool (*known)(int32 id), List **ids, List 
 
 	if (seen == NULL)
 		return false;
+	outbox_lock_indexes(OUTBOX_TABLE_ENDPOINT_CHANGES, OUTBOX_TABLE_ENDPOINT_CHANGES);
 	changed = outbox_query(
 		"SELECT c.endpoint_id FROM outbox.endpoint_changes c"
 		" WHERE c.xid >= pg_catalog.pg_snapshot_xmax($1::pg_catalog.pg_snapshot)"
