@@ -244,6 +244,21 @@ lift(@logs);
 works_again('attempts');
 ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.attempts WHERE event_id = '$noted'"), 'attempts: written later');
 
+# The same where more endpoints have outcomes all the time than a settle one by one writes
+ask("SELECT count(outbox.create_endpoint('each' || n, '" . $receiver->url('/ok/each') . "', topics => '{each.*}')) FROM generate_series(1, 60) n");
+ask("CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.01); RETURN NEW; END'");
+ask("CREATE TRIGGER slow BEFORE INSERT ON outbox.positions_$_ FOR EACH ROW EXECUTE FUNCTION public.slow()") foreach 0, 1;
+my $producer = start_producer($node, PostgreSQL::Test::Utils::tempdir() . '/producer', rate => 20, topic => 'each.n');
+$receiver->wait_delivered(120, path => '/ok/each');
+obstruct($_, 'INSERT') foreach @logs;
+held('attempts', 'error');
+stop_producer($producer);
+lift(@logs);
+ask("DROP TRIGGER slow ON outbox.positions_$_") foreach 0, 1;
+works_again('attempts');
+ok(wait_sql($node, "SELECT sum(pending) = 0 FROM outbox.stats WHERE endpoint ~ '^each'"), 'attempts: all are delivered');
+ask("SELECT outbox.drop_endpoint('each' || n, discard => true) FROM generate_series(1, 60) n");
+
 # settle: the same with the positions, which are written at once for all
 endpoint($node, $receiver, 'late', '/ok/late', "topics => '{late.*}', max_attempts => 1000, $quick");
 my $late = ask("SELECT endpoint_id FROM outbox.endpoint_settings WHERE name = 'late'");
