@@ -222,6 +222,25 @@ ask('UPDATE outbox.commands SET retry_at = now()');
 ask("SELECT outbox.endpoint_changed(0)");
 wait_status($node, $dead[1], 'cancelled', 'command: the last one holds');
 
+# and one whose event cannot be read
+my $order_key = ask("SELECT pg_get_functiondef('outbox.order_key'::regproc)");
+my @again = map { emit($node, 'fine.n', '{}', "key => '$_'") } qw(unreadable readable);
+wait_status($node, $_, 'delivered', 'command: an event is delivered') foreach @again;
+ask(<<'SQL');
+CREATE OR REPLACE FUNCTION outbox.order_key(tenant text, key text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS
+$$ BEGIN IF key = 'unreadable' THEN RAISE EXCEPTION 'an obstacle in an event'; END IF; RETURN key; END $$
+SQL
+ask("SELECT outbox.resend('fine', '$_')") foreach @again;
+$receiver->wait_delivered(2, id => $again[1]);
+ok(wait_sql($node, "SELECT endpoint, action, error FROM outbox.set_aside WHERE what = 'command' AND event_id = '$again[0]'",
+		'fine|resend|an obstacle in an event'),
+	'command: one whose event cannot be read is set aside, and the next one is carried out');
+ask($order_key);
+ask('UPDATE outbox.commands SET retry_at = now()');
+ask("SELECT outbox.endpoint_changed(0)");
+$receiver->wait_delivered(2, id => $again[0]);
+works_again('command');
+
 # backlog: what a tenant may keep no longer cannot be given up
 endpoint($node, $receiver, 'kept', '/ok/kept', "topics => '{kept.*}', tenant => 't'");
 ask("SELECT count(outbox.emit('kept.n', '{}', tenant => 't', expires_at => clock_timestamp() - interval '1 s')) FROM generate_series(1, 20)");
