@@ -61,6 +61,7 @@ typedef struct Command
 	int32			endpoint_id;
 	OutboxEndpoint *ep; /* NULL: it was dropped, or is not loaded yet */
 	int64			seq;
+	int64			generation; /* of the endpoint's settings (0: it was dropped) */
 	char		   *action;
 	char		   *status; /* NULL: no row in outbox.parked */
 	char		   *key;
@@ -455,8 +456,9 @@ read_commands(Command *commands)
 	int				   n;
 
 	n = (int) outbox_plan_run(
-		"SELECT c.command_id, c.endpoint_id, c.seq, c.action, c.ctid, c.asked_by"
-		" FROM outbox.commands c"
+		"SELECT c.command_id, c.endpoint_id, c.seq, c.action, c.ctid, c.asked_by,"
+		" (SELECT s.generation FROM outbox.endpoint_settings s"
+		" WHERE s.endpoint_id = c.endpoint_id) FROM outbox.commands c"
 		" WHERE " OUTBOX_SHARE_OF_ENDPOINT " = ANY ($1)"
 		" AND ROW(c.endpoint_id, c.command_id) > ROW($2, $3) AND c.endpoint_id <= $4"
 		" AND (c.retry_at IS NULL OR c.retry_at <= pg_catalog.now())"
@@ -470,7 +472,7 @@ read_commands(Command *commands)
 		memset(c, 0, sizeof(*c));
 		outbox_read_row(i, into_int8(&c->id), into_int4(&c->endpoint_id),
 						into_int8(&c->seq), into_text(&c->action), into_tid(&c->place),
-						into_xid8(&c->asked_by));
+						into_xid8(&c->asked_by), into_int8(&c->generation));
 		c->ep = outbox_loop_find(c->endpoint_id);
 		if (c->ep)
 			outbox_busy_add(c->ep);
@@ -513,7 +515,8 @@ together(Command *commands, int n)
 	for (int i = 0; i < n; i++)
 	{
 		commands[i].left_alone = commands[i].follows ||
-			outbox_command_pass_leaves(commands[i].endpoint_id, commands[i].ep);
+			outbox_command_pass_leaves(commands[i].endpoint_id, commands[i].ep,
+									   commands[i].generation);
 		if (commands[i].left_alone || commands[i].overruled ||
 			is(commands[i].action, "probe"))
 			continue;
