@@ -67,7 +67,7 @@ foreach my $what ('TABLE outbox.events_0', 'TABLE outbox.events_1', 'INDEX outbo
 	wait_status($node, $retry, 'delivered', "$what: the retry as well");
 }
 
-# The same for what is not read each time
+# The same for tables that are not read each time
 sub waits_for_nothing
 {
 	my ($name, $lock, $code) = @_;
