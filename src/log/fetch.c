@@ -16,6 +16,7 @@
 #include "log/log_scan.h"
 #include "log/page.h"
 #include "log/standbys.h"
+#include "log/transaction.h"
 
 #define COL(name) (Anum_events_##name - 1)
 
@@ -77,10 +78,12 @@ fetch_row_of_log(void *arg, TupleTableSlot *slot)
 static void
 fetch_kept(Datum array, FetchState *st)
 {
-	uint64 n = outbox_plan_run("SELECT " OUTBOX_EVENT_COLUMNS
-							   " FROM outbox.kept_events WHERE seq = ANY ($1)",
-							   arg_datum(INT8ARRAYOID, array));
+	uint64 n;
 
+	outbox_lock_indexes(OUTBOX_TABLE_KEPT_EVENTS, OUTBOX_TABLE_KEPT_EVENTS);
+	n = outbox_plan_run("SELECT " OUTBOX_EVENT_COLUMNS
+						" FROM outbox.kept_events WHERE seq = ANY ($1)",
+						arg_datum(INT8ARRAYOID, array));
 	for (uint64 i = 0; i < n; i++)
 	{
 		Datum values[Natts_events];

@@ -255,6 +255,10 @@ outbox_kept_add(const int64 *seqs, int n)
 	for (int i = 0; i < n; i++)
 		if (seqs[i] <= limit)
 			passed[npassed++] = seqs[i];
+	if (npassed > 0 &&
+		!outbox_lock_if_free(OUTBOX_TABLE_KEPT_EVENTS, OUTBOX_TABLE_KEPT_EVENTS,
+							 RowExclusiveLock))
+		outbox_throw_locked(OUTBOX_TABLE_KEPT_EVENTS);
 	if (npassed > 0)
 		copy_events(((int) pg_atomic_read_u32(&slot->piece) + 1) % OUTBOX_LOG_PIECES,
 					passed, npassed);

@@ -18,6 +18,7 @@
 #include "endpoint/parking.h"
 #include "endpoint/retries.h"
 #include "endpoint/window.h"
+#include "log/transaction.h"
 #include "store/parked.h"
 
 /*
@@ -366,6 +367,7 @@ outbox_parked_is_cancelled(OutboxEndpoint *ep, int64 seq)
 
 	if (seq > ep->feed->cancelled_upto)
 		return false;
+	outbox_lock_indexes(OUTBOX_TABLE_PARKED, OUTBOX_TABLE_PARKED);
 	found = outbox_plan_run("SELECT 1 FROM outbox.parked p" OF_ENDPOINT
 							" AND p.seq = $2" STATUS "'cancelled'",
 							arg_int4(ep->id), arg_int8(seq)) > 0;
@@ -507,6 +509,7 @@ know_all(OutboxEndpoint *ep)
 bool
 outbox_parked_look(OutboxEndpoint *ep, bool slices)
 {
+	outbox_lock_indexes(OUTBOX_TABLE_PARKED, OUTBOX_TABLE_PARKED);
 	if (wants_retries(ep))
 		read_retries(ep);
 	ask_lanes(ep);

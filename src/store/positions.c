@@ -16,6 +16,7 @@
 #include "endpoint/queue.h"
 #include "endpoint/tally.h"
 #include "log/tables.h"
+#include "log/transaction.h"
 #include "store/positions.h"
 
 #define ROW_BYTES 160 /* of a row, about */
@@ -534,9 +535,12 @@ outbox_positions_write(OutboxPositions *p)
 void
 outbox_positions_write_tick(const OutboxTick *tick, int piece)
 {
-	OutboxRows rows = {0};
-	int32	   clock;
+	OutboxTable table = OUTBOX_TABLE_TICKS_0 + piece;
+	OutboxRows	rows = {0};
+	int32		clock;
 
+	if (!outbox_lock_if_free(table, table, RowExclusiveLock))
+		return;
 	LWLockAcquire(outbox_shared->tick_lock, LW_EXCLUSIVE);
 	if (tick->taken_at < outbox_db->clock_time)
 		outbox_db->clock++;
@@ -550,5 +554,5 @@ outbox_positions_write_tick(const OutboxTick *tick, int piece)
 	put_value(&rows, Int64GetDatum(tick->seq_low));
 	put_value(&rows, Int64GetDatum(tick->seq_high));
 	put_value(&rows, Int32GetDatum(clock));
-	outbox_append_rows(outbox_table_oid(OUTBOX_TABLE_TICKS_0 + piece), &rows);
+	outbox_append_rows(outbox_table_oid(table), &rows);
 }

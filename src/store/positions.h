@@ -116,7 +116,8 @@ extern void outbox_positions_add_totals(OutboxPositions *p, const OutboxCursor *
 extern bool outbox_positions_read_totals(int64 *totals);
 
 /*
- * Stores the time of a tick, so that a time can be turned into a place in the log.
+ * Stores the time of a tick, so that a time can be turned into a place in the log.  If its
+ * table is locked, it does nothing: that time then leads to the place of the tick before.
  */
 extern void outbox_positions_write_tick(const OutboxTick *tick, int piece);
 

@@ -167,7 +167,7 @@ may_share(OutboxEndpoint *ep, TimestampTz now)
 
 /*
  * The part that one transaction writes: the endpoints before 'end', or all.  When that
- * fails, each endpoint is settled by itself, then the shared position, then the attempts.
+ * fails, the attempts, the shared position and each endpoint are settled by themselves.
  * A part that cannot be written is put on hold, and the rest is written.
  */
 typedef struct Part
@@ -568,10 +568,9 @@ outbox_settle_wants(const OutboxEndpoint *ep)
 
 /*
  * Settles endpoints one by one.  Without 'each': endpoints that failed before, when
- * they may be tried again.  With 'each': all endpoints, because they could not be
- * settled together, then the shared position and the attempts.  Requests wait
- * meanwhile, so the rest is left to the next settle after SINGLY_TIME.  False: a lock
- * was not free, or something of 'each' is left.
+ * they may be tried again.  With 'each': first the attempts and the shared position, which
+ * a hold keeps out of the next settle, and then all endpoints.  Requests wait meanwhile, so
+ * the rest is left after SINGLY_TIME.  False: a lock was not free, or some are left.
  */
 static bool
 settle_singly(const Part *all, bool each)
@@ -582,6 +581,10 @@ settle_singly(const Part *all, bool each)
 
 	if (!each && !some_unstorable)
 		return true;
+	if (each &&
+		((all->attempts && !settle_rest(all, true)) ||
+		 (all->shared && !settle_rest(all, false))))
+		return false;
 	dlist_foreach_modify(iter, &all->all->unsettled)
 	{
 		OutboxEndpoint *ep = outbox_listed(settle_node, iter.cur);
@@ -595,9 +598,7 @@ settle_singly(const Part *all, bool each)
 		if (GetCurrentTimestamp() >= until)
 			return !each; /* some are left */
 	}
-	return !each ||
-		((!all->shared || settle_rest(all, false)) &&
-		 (!all->attempts || settle_rest(all, true)));
+	return true;
 }
 
 bool

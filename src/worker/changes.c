@@ -14,6 +14,7 @@
 #include "utils/hsearch.h"
 
 #include "base/query.h"
+#include "log/transaction.h"
 #include "worker/changes.h"
 #include "worker/loop.h"
 #include "worker/roster.h"
@@ -83,6 +84,7 @@ outbox_changes_find(const char *seen, bool (*known)(int32 id), List **ids, List 
 
 	if (seen == NULL)
 		return false;
+	outbox_lock_indexes(OUTBOX_TABLE_ENDPOINT_CHANGES, OUTBOX_TABLE_ENDPOINT_CHANGES);
 
 	/* Below 0 it is about the endpoints of each tenant with this hash. */
 	changed = outbox_query(

@@ -243,18 +243,22 @@ outbox_command_pass_next_part(void)
 }
 
 /*
- * The commands wait while the endpoint is being loaded, here or in another worker, or
- * cannot be stored.  When that is over, there is another pass.
+ * The commands wait while the endpoint is being loaded, here or in another worker, was moved
+ * to another position since it was loaded, or cannot be stored.  When that is over, there is
+ * another pass.
  */
 bool
-outbox_command_pass_leaves(int32 endpoint_id, OutboxEndpoint *ep)
+outbox_command_pass_leaves(int32 endpoint_id, OutboxEndpoint *ep, int64 generation)
 {
 	bool waits;
 
 	if (is_left(endpoint_id))
 		return true;
-	waits = ep ? ep->member.recreate || ep->status.unstorable :
-				 outbox_roster_expects(endpoint_id);
+	if (ep)
+		waits = ep->member.recreate || ep->status.unstorable ||
+			generation > ep->config.generation;
+	else
+		waits = outbox_roster_expects(endpoint_id);
 	if (!waits && !owes(ep))
 		return false;
 	leave(endpoint_id,

@@ -29,8 +29,12 @@ extern void outbox_command_pass_read(TimestampTz began);
 /* There are no more commands up to 'upto': goes on behind.  False: that was the end. */
 extern bool outbox_command_pass_next_part(void);
 
-/* True if a command is left alone, like those of its endpoint that follow. */
-extern bool outbox_command_pass_leaves(int32 endpoint_id, OutboxEndpoint *ep);
+/*
+ * True if a command is left alone, like those of its endpoint that follow.  'generation' is
+ * that of the endpoint's stored settings.
+ */
+extern bool outbox_command_pass_leaves(int32 endpoint_id, OutboxEndpoint *ep,
+									   int64 generation);
 
 /* True if the pass leaves no endpoint behind this one alone. */
 extern bool outbox_command_pass_is_last(int32 endpoint_id);

@@ -61,6 +61,7 @@ typedef struct Command
 	int32			endpoint_id;
 	OutboxEndpoint *ep; /* NULL: it was dropped, or is not loaded yet */
 	int64			seq;
+	int64			generation; /* of the endpoint's settings (0: it was dropped) */
 	char		   *action;
 	char		   *status; /* NULL: no row in outbox.parked */
 	char		   *key;
@@ -257,11 +258,56 @@ write_rows(Command *commands, int n)
 		run_on_rows("DELETE FROM outbox.commands WHERE ctid = ANY ($1)", done, ndone);
 }
 
+/* Reads the rows of the deliveries, or else their events.  Each is looked up by itself. */
+static void
+read_rows(Command *commands, int n)
+{
+	Datum *ids = palloc(sizeof(Datum) * n);
+	int64 *seqs = palloc(sizeof(int64) * n);
+	int	   nread = 0;
+
+	for (int i = 0; i < n; i++)
+	{
+		if (commands[i].left_alone)
+			continue;
+		ids[nread] = Int32GetDatum(commands[i].endpoint_id);
+		seqs[nread++] = commands[i].seq;
+	}
+	outbox_plan_run(
+		"SELECT k.status, COALESCE(k.key, e.key), e.xid, k.reason, k.next_attempt_at, k.row"
+		" FROM ROWS FROM (pg_catalog.unnest($1), pg_catalog.unnest($2))"
+		" WITH ORDINALITY c(endpoint_id, seq, place)"
+		" LEFT JOIN LATERAL (SELECT p.ctid AS row, * FROM outbox.parked p"
+		" WHERE p.endpoint_id = c.endpoint_id AND p.seq = c.seq LIMIT 1) k ON true"
+		" LEFT JOIN LATERAL (SELECT outbox.order_key(a.tenant, a.key) AS key,"
+		" CASE WHEN a.test_of IS NULL THEN outbox.log_xid(a.epoch, a.xid)"
+		" ELSE '3' END AS xid" /* a test is no part of the log */
+		" FROM outbox.all_events a"
+		" WHERE a.seq = c.seq AND k.seq IS NULL LIMIT 1) e ON true"
+		" ORDER BY c.place",
+		arg_datum(INT4ARRAYOID, outbox_array(ids, nread, INT4OID)),
+		arg_int8s(seqs, nread));
+	nread = 0;
+	for (int i = 0; i < n; i++)
+	{
+		Command *c = &commands[i];
+		char	*reason;
+
+		if (c->left_alone)
+			continue;
+		outbox_read_row(nread++, into_text(&c->status), into_text(&c->key),
+						into_xid8(&c->xid), into_text(&reason), into_time(&c->due),
+						into_tid(&c->row));
+		c->blocked = outbox_outcome_reason_blocks(reason);
+	}
+}
+
 static void
 carry_out_alone(void *arg)
 {
 	Command *c = arg;
 
+	read_rows(c, 1);
 	if (c->ep)
 		carry_out(c);
 	write_rows(c, 1);
@@ -402,10 +448,7 @@ compare(void *arg, const OutboxAsked *other)
 		c->overruled = true;
 }
 
-/*
- * Reads the next commands of this part of the pass, with the rows of their deliveries, and
- * returns how many.
- */
+/* Reads the next commands of this part of the pass, and returns how many. */
 static int
 read_commands(Command *commands)
 {
@@ -413,41 +456,26 @@ read_commands(Command *commands)
 	int				   n;
 
 	n = (int) outbox_plan_run(
-		"SELECT c.command_id, c.endpoint_id, c.seq, c.action, k.status,"
-		" COALESCE(k.key, e.key), e.xid, k.reason, k.next_attempt_at, c.place,"
-		" c.asked_by, k.row"
-		" FROM (SELECT ctid AS place, * FROM outbox.commands"
+		"SELECT c.command_id, c.endpoint_id, c.seq, c.action, c.ctid, c.asked_by,"
+		" (SELECT s.generation FROM outbox.endpoint_settings s"
+		" WHERE s.endpoint_id = c.endpoint_id) FROM outbox.commands c"
 		" WHERE " OUTBOX_SHARE_OF_ENDPOINT " = ANY ($1)"
-		" AND ROW(endpoint_id, command_id) > ROW($2, $3) AND endpoint_id <= $4"
-		" AND (retry_at IS NULL OR retry_at <= pg_catalog.now())"
-		" ORDER BY endpoint_id, command_id LIMIT " CppAsString2(
-			BATCH) ") c"
-				   " LEFT JOIN LATERAL (SELECT p.ctid AS row, * FROM outbox.parked p"
-				   " WHERE p.endpoint_id = c.endpoint_id"
-				   " AND p.seq = c.seq LIMIT 1) k ON true"
-				   " LEFT JOIN LATERAL (SELECT outbox.order_key(a.tenant, a.key) AS key,"
-				   " CASE WHEN a.test_of IS NULL THEN outbox.log_xid(a.epoch, a.xid)"
-				   " ELSE '3' END AS xid" /* a test is no part of the log */
-				   " FROM outbox.all_events a"
-				   " WHERE a.seq = c.seq AND k.seq IS NULL LIMIT 1) e ON true"
-				   " ORDER BY c.endpoint_id, c.command_id",
+		" AND ROW(c.endpoint_id, c.command_id) > ROW($2, $3) AND c.endpoint_id <= $4"
+		" AND (c.retry_at IS NULL OR c.retry_at <= pg_catalog.now())"
+		" ORDER BY c.endpoint_id, c.command_id LIMIT " CppAsString2(BATCH),
 		arg_datum(INT4ARRAYOID, outbox_shares_array(false)), arg_int4(place.endpoint_id),
 		arg_int8(place.passed), arg_int4(place.upto));
 	for (int i = 0; i < n; i++)
 	{
 		Command *c = &commands[i];
-		char	*reason;
 
 		memset(c, 0, sizeof(*c));
 		outbox_read_row(i, into_int8(&c->id), into_int4(&c->endpoint_id),
-						into_int8(&c->seq), into_text(&c->action), into_text(&c->status),
-						into_text(&c->key), into_xid8(&c->xid), into_text(&reason),
-						into_time(&c->due), into_tid(&c->place), into_xid8(&c->asked_by),
-						into_tid(&c->row));
+						into_int8(&c->seq), into_text(&c->action), into_tid(&c->place),
+						into_xid8(&c->asked_by), into_int8(&c->generation));
 		c->ep = outbox_loop_find(c->endpoint_id);
 		if (c->ep)
 			outbox_busy_add(c->ep);
-		c->blocked = outbox_outcome_reason_blocks(reason);
 		outbox_asked_each(c->endpoint_id, c->seq, compare, c);
 	}
 	return n;
@@ -487,7 +515,8 @@ together(Command *commands, int n)
 	for (int i = 0; i < n; i++)
 	{
 		commands[i].left_alone = commands[i].follows ||
-			outbox_command_pass_leaves(commands[i].endpoint_id, commands[i].ep);
+			outbox_command_pass_leaves(commands[i].endpoint_id, commands[i].ep,
+									   commands[i].generation);
 		if (commands[i].left_alone || commands[i].overruled ||
 			is(commands[i].action, "probe"))
 			continue;
@@ -547,6 +576,8 @@ outbox_operator_commands_run(void *settle_begun)
 		retry_at = DT_NOEND;
 	found = fetch(commands, &over, &begun);
 	n = together(commands, found);
+	if (!careful && n > 0)
+		read_rows(commands, n);
 	until = GetCurrentTimestamp() + BATCH_TIME;
 	for (int i = 0; i < n; i++)
 	{

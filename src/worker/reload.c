@@ -588,6 +588,8 @@ outbox_reload_put_off(void)
 
 	if (!outbox_forgotten_read())
 		return false;
+	outbox_lock_indexes(OUTBOX_TABLE_ENDPOINT_SETTINGS, OUTBOX_TABLE_ENDPOINT_SETTINGS);
+	outbox_lock_indexes(OUTBOX_TABLE_ENDPOINT_SECRETS, OUTBOX_TABLE_ENDPOINT_SECRETS);
 	all = !outbox_changes_find(changes_seen, is_weighed, &ids, &left);
 	n = outbox_query(
 		"SELECT s.endpoint_id, s.xmin, k.xmin FROM outbox.endpoint_settings s"

@@ -19,7 +19,7 @@ extern void outbox_reload_by_and_by(void);
 /*
  * Settings cannot be read at present.  Endpoints whose settings have changed read no events
  * until they can (member.put_off).  So no event is judged by old settings that follows a
- * change of them.  False: a lock was not free.  To be called inside a transaction.
+ * change of them.  False, or 55P03: a lock was not free.  To be called inside a transaction.
  */
 extern bool outbox_reload_put_off(void);
 

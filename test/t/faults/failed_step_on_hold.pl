@@ -222,6 +222,25 @@ ask('UPDATE outbox.commands SET retry_at = now()');
 ask("SELECT outbox.endpoint_changed(0)");
 wait_status($node, $dead[1], 'cancelled', 'command: the last one holds');
 
+# and one whose event cannot be read
+my $order_key = ask("SELECT pg_get_functiondef('outbox.order_key'::regproc)");
+my @again = map { emit($node, 'fine.n', '{}', "key => '$_'") } qw(unreadable readable);
+wait_status($node, $_, 'delivered', 'command: an event is delivered') foreach @again;
+ask(<<'SQL');
+CREATE OR REPLACE FUNCTION outbox.order_key(tenant text, key text) RETURNS text LANGUAGE plpgsql IMMUTABLE AS
+$$ BEGIN IF key = 'unreadable' THEN RAISE EXCEPTION 'an obstacle in an event'; END IF; RETURN key; END $$
+SQL
+ask("SELECT outbox.resend('fine', '$_')") foreach @again;
+$receiver->wait_delivered(2, id => $again[1]);
+ok(wait_sql($node, "SELECT endpoint, action, error FROM outbox.set_aside WHERE what = 'command' AND event_id = '$again[0]'",
+		'fine|resend|an obstacle in an event'),
+	'command: one whose event cannot be read is set aside, and the next one is carried out');
+ask($order_key);
+ask('UPDATE outbox.commands SET retry_at = now()');
+ask("SELECT outbox.endpoint_changed(0)");
+$receiver->wait_delivered(2, id => $again[0]);
+works_again('command');
+
 # backlog: what a tenant may keep no longer cannot be given up
 endpoint($node, $receiver, 'kept', '/ok/kept', "topics => '{kept.*}', tenant => 't'");
 ask("SELECT count(outbox.emit('kept.n', '{}', tenant => 't', expires_at => clock_timestamp() - interval '1 s')) FROM generate_series(1, 20)");
@@ -243,6 +262,21 @@ ok(wait_sql($node, "SELECT failures > 1 FROM outbox.held_steps WHERE step = 'att
 lift(@logs);
 works_again('attempts');
 ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.attempts WHERE event_id = '$noted'"), 'attempts: written later');
+
+# The same where more endpoints have outcomes all the time than a settle one by one writes
+ask("SELECT count(outbox.create_endpoint('each' || n, '" . $receiver->url('/ok/each') . "', topics => '{each.*}')) FROM generate_series(1, 60) n");
+ask("CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.01); RETURN NEW; END'");
+ask("CREATE TRIGGER slow BEFORE INSERT ON outbox.positions_$_ FOR EACH ROW EXECUTE FUNCTION public.slow()") foreach 0, 1;
+my $producer = start_producer($node, PostgreSQL::Test::Utils::tempdir() . '/producer', rate => 20, topic => 'each.n');
+$receiver->wait_delivered(120, path => '/ok/each');
+obstruct($_, 'INSERT') foreach @logs;
+held('attempts', 'error');
+stop_producer($producer);
+lift(@logs);
+ask("DROP TRIGGER slow ON outbox.positions_$_") foreach 0, 1;
+works_again('attempts');
+ok(wait_sql($node, "SELECT sum(pending) = 0 FROM outbox.stats WHERE endpoint ~ '^each'"), 'attempts: all are delivered');
+ask("SELECT outbox.drop_endpoint('each' || n, discard => true) FROM generate_series(1, 60) n");
 
 # settle: the same with the positions, which are written at once for all
 endpoint($node, $receiver, 'late', '/ok/late', "topics => '{late.*}', max_attempts => 1000, $quick");

@@ -30,6 +30,18 @@ my $pid = worker_pid($node);
 my $first = emit($node, 'ok.first', '{}');
 wait_status($node, $first, 'delivered', 'it works');
 
+# A tick is written under a lock on its table: VACUUM FULL would lose it.
+my $ticks = 'SELECT count(*) FROM outbox.ticks';
+my $shared = 'FROM outbox.positions WHERE endpoint_id < 0';
+my $holder = $node->background_psql('postgres');
+$holder->query_safe('BEGIN; LOCK TABLE outbox.ticks IN ACCESS EXCLUSIVE MODE');
+my ($before, $number) = ($holder->query_safe($ticks), ask("SELECT COALESCE(max(number), 0) $shared"));
+emit($node, 'ok.first', '{}');
+ok(wait_sql($node, "SELECT max(number) > $number $shared"), 'ticks are locked: the shared position is written');
+is($holder->query_safe($ticks), $before, 'without a tick');
+$holder->query_safe('COMMIT');
+$holder->quit;
+
 # Nothing that the worker needs may be waited for: neither the log nor the retries
 foreach my $what ('TABLE outbox.events_0', 'TABLE outbox.events_1', 'INDEX outbox.events_0_xid_seq_idx',
 	'TABLE outbox.parked', 'TABLE outbox.kept_events', 'TABLE outbox.scheduled', 'TABLE outbox.positions_0')
@@ -54,6 +66,70 @@ foreach my $what ('TABLE outbox.events_0', 'TABLE outbox.events_1', 'INDEX outbo
 	is(scalar(() = $receiver->requests(id => $slow)), 1, "$what: once");
 	wait_status($node, $retry, 'delivered', "$what: the retry as well");
 }
+
+# The same for tables that are not read each time
+sub waits_for_nothing
+{
+	my ($name, $lock, $code) = @_;
+	my $session = $node->background_psql('postgres');
+
+	$session->query_safe("BEGIN; $lock");
+	$code->();
+	is(ask("SELECT public.waits($pid)"), '0', "$name: the worker waits for no lock");
+	$session->query_safe('COMMIT');
+	$session->quit;
+	return;
+}
+
+# Memory has not all retries of an endpoint, and looks up the key of each event.
+endpoint($node, $receiver, 'many', '/ok/many', "topics => '{many.*}', backoff_max => '1 h'");
+ask(<<'SQL');
+INSERT INTO outbox.parked (endpoint_id, seq, event_id, key, status, attempts, next_attempt_at, parked_at)
+SELECT endpoint_id, -n, gen_random_uuid(), 'k', 'retrying', 1, now() + interval '30 min', now()
+FROM outbox.endpoint_settings, generate_series(1, 20001) n WHERE name = 'many'
+SQL
+$pid = replace_worker($node);
+my $keyed = emit($node, 'many.n', '{}', "key => 'first'");
+$receiver->wait_delivered(1, id => $keyed);
+waits_for_nothing('a new key', 'REINDEX TABLE outbox.parked', sub { $keyed = emit($node, 'many.n', '{}', "key => 'new'") });
+$receiver->wait_delivered(1, id => $keyed);
+
+# An endpoint with a full window comes to the events before one that was cancelled.
+endpoint($node, $receiver, 'far', '/ok/far', "topics => '{far.*}', max_in_flight => 64");
+$receiver->control(path => '/ok/far', behave => '/hold');
+my @far = split /\n/, ask("SELECT outbox.emit('far.n', '{}') FROM generate_series(1, 1500)");
+ask("SELECT outbox.cancel('$far[-1]')");
+wait_status($node, $far[-1], 'cancelled', 'one is cancelled before it is read');
+waits_for_nothing('a cancelled event', 'REINDEX TABLE outbox.parked', sub {
+	$receiver->control(path => '/ok/far', behave => '/ok');
+	$receiver->wait_delivered(1000, path => '/ok/far');
+});
+$receiver->wait_delivered(@far - 1, path => '/ok/far');
+is(scalar(() = $receiver->requests(id => $far[-1])), 0, 'it is not sent');
+
+# The event of a retry is kept, because its piece of the log was emptied.
+$receiver->control(path => '/ok/c', behave => '/status/500');
+my $kept = emit($node, 'retry.n', '{}');
+wait_status($node, $kept, 'retrying', 'a delivery waits for its retry');
+ask("SELECT outbox.set_retention(events => '1 s')");
+ok( wait_sql($node, "SELECT EXISTS (SELECT FROM outbox.kept_events WHERE id = '$kept') AND NOT EXISTS (SELECT FROM outbox.events WHERE id = '$kept')"),
+	'its event is kept, and not in the log any more');
+ask("SELECT outbox.set_retention(reset => '{events}')");
+waits_for_nothing('a kept event', 'REINDEX TABLE outbox.kept_events', sub { $receiver->control(path => '/ok/c', behave => '/ok') });
+wait_status($node, $kept, 'delivered', 'its retry is sent');
+
+# Settings have changed.  First the list of forget() cannot be read, and then they cannot.
+my $changed;
+$holder = $node->background_psql('postgres');
+$holder->query_safe('BEGIN; LOCK TABLE outbox.forgotten IN ACCESS EXCLUSIVE MODE');
+ask("SELECT outbox.alter_endpoint('retry', label => 'changed')");
+waits_for_nothing('changed settings', 'LOCK TABLE outbox.endpoint_secrets IN ACCESS EXCLUSIVE MODE', sub {
+	$holder->query_safe('COMMIT');
+	$changed = emit($node, 'ok.changed', '{}');
+});
+$holder->quit;
+$receiver->wait_delivered(1, id => $changed);
+ok(wait_sql($node, 'SELECT count(*) = 0 FROM outbox.held_steps'), 'then no step is on hold');
 
 # Any table may be made anew while events flow
 SKIP:

@@ -101,6 +101,25 @@ wait_status($node, $after, 'retrying', 'so is one that was written into the piec
 is(ask("SELECT outbox.retry('dead', '$first')"), 1, 'another one there is asked for');
 $receiver->wait_delivered(1, id => $first);
 
+# It fails once more while the copies are locked, so its outcome cannot be stored.
+$receiver->control(path => '/ok/late', behave => '/hold');
+ask("SELECT outbox.retry('late', '$late')");
+ok(wait_sql($node, "SELECT processing = 1 FROM outbox.stats WHERE endpoint = 'late'"), 'it is sent again');
+$session{lock} = $node->background_psql('postgres');
+$session{lock}->query_safe('BEGIN; LOCK TABLE outbox.kept_events IN ACCESS EXCLUSIVE MODE');
+$receiver->control(path => '/ok/late', behave => '/status/500');
+ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.held_steps WHERE step = 'settle' AND reason = 'locked' AND endpoint = 'late'"), 'it is on hold');
+my ($worker, $waits) = (worker_pid($node), 0);
+foreach (1 .. 100)
+{
+	$waits += $session{lock}->query_safe("SELECT count(*) FROM pg_locks WHERE pid = $worker AND NOT granted");
+	usleep(20_000);
+}
+is($waits, 0, 'and the worker waits for no lock');
+$session{lock}->query_safe('COMMIT');
+$session{lock}->quit;
+wait_status($node, $late, 'retrying', 'then it is stored');
+
 ok(wait_sql($node, "SELECT count(*) = $n + 1 FROM outbox.kept_events"), 'what was parked since is copied, too');
 is(ask($shown), "$n $n", 'when all are copied each is shown once');
 is($session{early}->query_safe($shown), "$n $n", 'by the former snapshot as well');
