@@ -318,7 +318,7 @@ read_page(int64 id, ReplayPage *page)
  * parked: these have to be sent before the replay goes on.
  */
 static void
-charge(const ReplayPage *page, int nparked, TimestampTz begun)
+charge_page(const ReplayPage *page, int nparked, TimestampTz begun)
 {
 	TimestampTz now = GetCurrentTimestamp();
 	int64		usec = Max(now - begun, 0);
@@ -357,7 +357,7 @@ go_on(Replay *r)
 		outbox_tick_unref(page.target);
 	}
 	PG_END_TRY();
-	charge(&page, list_length(made) - nmade, begun);
+	charge_page(&page, list_length(made) - nmade, begun);
 	outbox_step_passed(OUTBOX_STEP_REPLAY, r->endpoint_id);
 	return ended;
 }
