@@ -144,27 +144,15 @@ BEGIN
         low := (outbox.page_bound(owner, from_time, interval '1 s')).last;
     END IF;
     IF status IN ('retrying', 'dead', 'cancelled') THEN
-        -- So many rows of each endpoint have this status or another.  The page ends where those of one of them do.
-        events := GREATEST(LEAST(events, last), 1);
-        LOOP
-            WITH near AS MATERIALIZED (
-                SELECT k.seq, i.id, k.status
-                FROM unnest(endpoints) i (id)
-                CROSS JOIN LATERAL (SELECT p.seq, p.status FROM outbox.parked p
-                                    WHERE p.endpoint_id = i.id AND p.seq <= start[1] AND p.seq > low
-                                    AND (p.seq < start[1] OR i.id > start[2])
-                                    ORDER BY p.seq DESC LIMIT events) k),
-            reached AS MATERIALIZED (
-                SELECT max(l.seq) AS seq FROM (SELECT min(n.seq) AS seq FROM near n GROUP BY n.id HAVING count(*) = events) l)
-            SELECT array_agg(c.seq ORDER BY c.seq DESC, c.id), array_agg(c.id ORDER BY c.seq DESC, c.id),
-                   (SELECT r.seq || ':2147483647:0' FROM reached r)
-            INTO seqs, ids, stopped
-            FROM (SELECT n.seq, n.id FROM near n CROSS JOIN reached r
-                  WHERE n.status = page_rows.status AND n.seq >= COALESCE(r.seq, 0)
-                  ORDER BY n.seq DESC, n.id LIMIT most) c;
-            EXIT WHEN cardinality(seqs) >= page_size OR stopped IS NULL OR events >= last;
-            events := LEAST(events * 4, last);
-        END LOOP;
+        SELECT array_agg(c.seq ORDER BY c.seq DESC, c.id), array_agg(c.id ORDER BY c.seq DESC, c.id)
+        INTO seqs, ids
+        FROM (SELECT k.seq, i.id
+              FROM unnest(endpoints) i (id)
+              CROSS JOIN LATERAL (SELECT p.seq FROM outbox.parked p
+                                  WHERE p.endpoint_id = i.id AND p.status = page_rows.status AND p.seq <= start[1] AND p.seq > low
+                                  AND (p.seq < start[1] OR i.id > start[2])
+                                  ORDER BY p.seq DESC LIMIT most) k
+              ORDER BY k.seq DESC, i.id LIMIT most) c;
     END IF;
     WHILE status IS NULL OR status NOT IN ('retrying', 'dead', 'cancelled') LOOP
         -- One of the two branches is empty before it is read.  As "e.tenant = owner", PostgreSQL might

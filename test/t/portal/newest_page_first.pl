@@ -229,17 +229,6 @@ is(ask("SELECT count(*), count(event_id), count(cursor) FROM outbox.deliveries_p
 (undef, @rare) = pages('deliveries_page', "'rare'", 'event_id', 20);
 is("@rare", $rare, 'the pages after it have what there is');
 
-# Of those that died, one is behind more that wait for a retry than a page reads.
-ask(park_as_dead("s.name IN ('rare', 'archive') AND e.id = '$rare'") . "; UPDATE outbox.parked SET status = 'cancelled' WHERE event_id = '$rare'");
-ask("INSERT INTO outbox.parked (endpoint_id, seq, event_id, status, attempts, parked_at)"
-	  . " SELECT endpoint_id, 10000000 + n, gen_random_uuid(), 'retrying', 1, now() FROM outbox.endpoint_settings, generate_series(1, 100000) n WHERE name = 'rare'");
-my $cancelled = "deliveries_page('rare', status => 'cancelled'";
-is(ask("SELECT count(*), count(event_id), count(cursor) FROM outbox.$cancelled)"), '1|0|1', 'a page of a rare status has a cursor');
-is(ask("SELECT event_id FROM outbox.$cancelled, before => (SELECT cursor FROM outbox.$cancelled))) LIMIT 1"), $rare, 'and the one after it has the delivery');
-ask("DELETE FROM outbox.parked WHERE seq > 10000000");
-is(ask("SELECT string_agg(endpoint, ' ') FROM (SELECT endpoint FROM outbox.$cancelled) UNION ALL SELECT endpoint FROM outbox."
-	  . ($cancelled =~ s/rare/archive/r) . ")) p"), 'rare archive', 'without those it is on the first page');
-
 # --- outbox.stats is never worth compiling
 
 my ($cost) = ask('EXPLAIN SELECT * FROM outbox.stats') =~ /cost=[\d.]+\.\.([\d.]+)/;
