@@ -196,9 +196,8 @@ def dead_of(names, form, more=""):
     return DEAD.format(more), (names, form.get("reason"), topics, topics, since, since)
 
 
-# What is sent again at an endpoint that is stopped waits there.
 FAILED = """SELECT sum(value) FILTER (WHERE labels ->> 'status' = 'dead')::int8 AS dead,
-sum(value) FILTER (WHERE labels ->> 'status' IN ('retrying', 'stopped'))::int8 AS retrying FROM outbox.metrics(0) WHERE name = 'outbox_deliveries'"""
+sum(value) FILTER (WHERE labels ->> 'status' = 'retrying')::int8 AS retrying FROM outbox.metrics(0) WHERE name = 'outbox_deliveries'"""
 
 
 async def failed(session, names):

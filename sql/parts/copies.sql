@@ -145,6 +145,17 @@ BEGIN
                   HINT = 'Create an endpoint: SELECT outbox.create_endpoint(...).';
     END IF;
 
+    -- A restore with --disable-triggers has enabled them all, without their modes.
+    FOR here IN SELECT g.tgrelid::regclass AS relation, g.tgname, m.mode
+                FROM pg_trigger g JOIN pg_class c ON c.oid = g.tgrelid AND c.relnamespace = 'outbox'::regnamespace
+                CROSS JOIN LATERAL (SELECT CASE
+                    WHEN g.tgname IN ('skip_replicated_row', 'refuse_replicated_truncate') THEN 'REPLICA'
+                    WHEN g.tgname = 'changed' AND c.relname IN ('origins', 'emit_topics') THEN 'ALWAYS'
+                    WHEN g.tgname = 'take' AND c.relname IN ('emitted', 'deferred') THEN 'ALWAYS' END AS mode) m
+                WHERE g.tgenabled::text <> left(m.mode, 1) LOOP
+        EXECUTE format('ALTER TABLE %s ENABLE %s TRIGGER %I', here.relation, here.mode, here.tgname);
+    END LOOP;
+
     -- Earlier events are committed from here on, also by sessions that took the log
     -- for their own, and a later event has a higher number.  It has epoch -1, or that
     -- of the log where only outbox.instance_name is another one.
@@ -393,17 +404,6 @@ BEGIN
     PERFORM outbox.forgotten_at(n.name, NULL)
     FROM (SELECT DISTINCT unnest(f.sources) AS name FROM outbox.forgotten f) n
     WHERE NOT EXISTS (SELECT FROM outbox.followed o WHERE o.name = n.name);
-
-    -- A restore with --disable-triggers has enabled them all, without their modes.
-    FOR here IN SELECT g.tgrelid::regclass AS relation, g.tgname, m.mode
-                FROM pg_trigger g JOIN pg_class c ON c.oid = g.tgrelid AND c.relnamespace = 'outbox'::regnamespace
-                CROSS JOIN LATERAL (SELECT CASE
-                    WHEN g.tgname IN ('skip_replicated_row', 'refuse_replicated_truncate') THEN 'REPLICA'
-                    WHEN g.tgname = 'changed' AND c.relname IN ('origins', 'emit_topics') THEN 'ALWAYS'
-                    WHEN g.tgname = 'take' AND c.relname IN ('emitted', 'deferred') THEN 'ALWAYS' END AS mode) m
-                WHERE g.tgenabled::text <> left(m.mode, 1) LOOP
-        EXECUTE format('ALTER TABLE %s ENABLE %s TRIGGER %I', here.relation, here.mode, here.tgname);
-    END LOOP;
     PERFORM outbox.endpoint_changed(0);
     PERFORM outbox.wake_launcher();
     RETURN n;

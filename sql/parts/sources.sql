@@ -75,7 +75,7 @@ BEGIN
                     SELECT total + r[1]::int4 INTO total FROM outbox.ask_source(f.subconninfo, format(
                         'SELECT ARRAY[outbox.tidy(%L)::text]', had.keep)) r;
                 EXCEPTION WHEN OTHERS OR query_canceled THEN
-                    UPDATE outbox.followed o SET answered_at = had.answered_at, problem = left(SQLERRM, 1000) WHERE o.name = had.name;
+                    UPDATE outbox.followed o SET problem = left(SQLERRM, 1000) WHERE o.name = had.name;
                     EXIT WHEN SQLSTATE = '57014';
                 END;
             END IF;

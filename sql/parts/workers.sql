@@ -62,8 +62,8 @@ LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_make_room_1_0';
 COMMENT ON FUNCTION outbox.make_room IS 'Gives up a part of outbox.reserve if the disk is full';
 
 -- Which endpoints were made, changed or dropped. Each worker reads the rows of the
--- transactions that it has not seen, so a change costs the same whatever the number
--- of endpoints. For the limits of a tenant there is -1 - hash (0 to 1023), which is for the
+-- transactions that it has not seen, so a change of an endpoint costs the same whatever the
+-- number of endpoints. For the limits of a tenant there is -1 - hash (0 to 1023), which is for the
 -- endpoints of each tenant with this hash. Rows that all workers have seen are deleted by
 -- one of them.
 CREATE TABLE outbox.endpoint_changes (
