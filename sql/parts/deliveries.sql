@@ -2,8 +2,8 @@
 -- Positions: how far each endpoint has read.
 --
 -- Rows are appended and never updated: the highest number of an endpoint counts.
--- Two tables are used in turn: a worker copies the rows that count to the other
--- table and truncates the full one. A shared position is written only by the
+-- Two tables are used in turn: when one is full, a worker truncates the other, and
+-- copies the rows that count to it. A shared position is written only by the
 -- process that made it. When that process ends, the endpoints that share the
 -- position stay where it was.
 ------------------------------------------------------------------------

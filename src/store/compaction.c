@@ -30,8 +30,8 @@
  * To empty a table, an exclusive lock is needed, also on standbys.  There it
  * cancels sessions with a lock on the positions, pg_dump for example.  So where there may
  * be a standby, it is done every COMPACT_EVERY µs at most, and where one says by
- * hot_standby_feedback that it is read, only after MANY_POSITION_ROWS.  Nothing reads all
- * rows, so many cost no more than their place, and a longer way to each in the index.
+ * hot_standby_feedback that it is read, only after MANY_POSITION_ROWS.  Elsewhere the full
+ * table stays for COMPACT_APART µs at least.  Nothing reads all rows, so many cost no more than their place, and a longer way to each in the index.
  *
  * The numbers are smaller in a library with crash points, so that a test reaches them soon.
  */
@@ -39,9 +39,11 @@
 #ifdef OUTBOX_CRASH_POINTS
 #define MAX_POSITION_ROWS 200
 #define COMPACT_EVERY 0
+#define COMPACT_APART 0
 #else
 #define MAX_POSITION_ROWS 20000
 #define COMPACT_EVERY (10 * 60 * USECS_PER_SEC)
+#define COMPACT_APART (60 * USECS_PER_SEC)
 #endif
 #define MANY_POSITION_ROWS (100 * MAX_POSITION_ROWS)
 
@@ -104,6 +106,7 @@ outbox_positions_want_compaction(TimestampTz now)
 {
 	uint32 rows = pg_atomic_read_u32(&outbox_db->position_rows);
 	bool   is_read;
+	bool   standby;
 
 	if (!outbox_serves_database() || now < compact_at ||
 		rows <= (uint32) Max(MAX_POSITION_ROWS, ROWS_PER_KEPT * compacted))
@@ -111,8 +114,9 @@ outbox_positions_want_compaction(TimestampTz now)
 	if (rows > (uint32) Max(MANY_POSITION_ROWS, ROWS_PER_KEPT * compacted))
 		return true;
 	compact_at = now + COMPACT_AGAIN; /* to look for standbys again */
-	return !may_have_standby(&is_read) ||
-		(!is_read && now - compacted_at >= COMPACT_EVERY);
+	standby = may_have_standby(&is_read);
+	return !(standby && is_read) &&
+		now - compacted_at >= (standby ? COMPACT_EVERY : COMPACT_APART);
 }
 
 /*

@@ -11,7 +11,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# For how long libcurl is told to keep them (CA_AGE_MAX), less what a check takes
+# For how long libcurl is told to keep them (OUTBOX_CA_AGE_MAX), less what a check takes
 use constant KEPT => 45;
 
 my $libcurl = `curl-config --version 2>/dev/null` // '';
