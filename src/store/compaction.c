@@ -31,7 +31,8 @@
  * cancels sessions with a lock on the positions, pg_dump for example.  So where there may
  * be a standby, it is done every COMPACT_EVERY µs at most, and where one says by
  * hot_standby_feedback that it is read, only after MANY_POSITION_ROWS.  Elsewhere the full
- * table stays for COMPACT_APART µs at least.  Nothing reads all rows, so many cost no more than their place, and a longer way to each in the index.
+ * table stays for COMPACT_APART µs at least.  Nothing reads all rows, so many cost no more
+ * than their place, and a longer way to each in the index.
  *
  * The numbers are smaller in a library with crash points, so that a test reaches them soon.
  */
