@@ -232,7 +232,7 @@ run_retention(void *now)
 }
 
 /* The first FIRST_CHORES come before the log is read, the next before events are sent. */
-#define FIRST_CHORES 4
+#define FIRST_CHORES 3
 
 static const Chore chores[] = {
 	{OUTBOX_STEP_DATABASE, IF_UNLOCKED, database_due, take_database, NULL},
@@ -240,11 +240,11 @@ static const Chore chores[] = {
 	 outbox_operator_commands_run, outbox_operator_commands_failed},
 	{OUTBOX_STEP_SCHEDULE, OF_DATABASE | WHILE_ENABLED, outbox_scheduled_next_time,
 	 outbox_scheduled_step, outbox_scheduled_failed},
-	{OUTBOX_STEP_REPLAY, WHILE_ENABLED | IF_UNLOCKED | SETTLED, outbox_replays_due,
-	 outbox_replays_run, NULL},
 	{OUTBOX_STEP_BACKLOG, IF_UNLOCKED, outbox_backlog_limit_next_time, run_backlog, NULL},
 	{OUTBOX_STEP_BACKLOG, IF_UNLOCKED, outbox_kept_limit_due, outbox_kept_limit_run,
 	 NULL},
+	{OUTBOX_STEP_REPLAY, WHILE_ENABLED | IF_UNLOCKED | SETTLED, outbox_replays_due,
+	 outbox_replays_run, NULL},
 
 	/* After its report this worker must write no data of the tenant. */
 	{OUTBOX_STEPS, IF_UNLOCKED | SETTLED, outbox_forget_report_time, outbox_forget_report,

@@ -156,6 +156,8 @@ not_sent(OutboxDelivery *d, const OutboxOutcome *o, TimestampTz now)
 		outbox_attempts_lost(d->batch ? d->batch->members[i].delivery : d, o);
 	put_back(d, now);
 	outbox_pace_return_token(&ep->pace);
+	if (ep->tenant && ep->tenant->pace)
+		outbox_pace_return_token(ep->tenant->pace);
 	outbox_loop.traffic.refill_all = true; /* the link may be up again already */
 	if (o->lacks)
 	{

@@ -102,7 +102,7 @@ ask("SELECT outbox.cancel('$far[-1]')");
 wait_status($node, $far[-1], 'cancelled', 'one is cancelled before it is read');
 waits_for_nothing('a cancelled event', 'REINDEX TABLE outbox.parked', sub {
 	$receiver->control(path => '/ok/far', behave => '/ok');
-	$receiver->wait_delivered(1000, path => '/ok/far');
+	$receiver->wait_delivered(500, path => '/ok/far');
 });
 $receiver->wait_delivered(@far - 1, path => '/ok/far');
 is(scalar(() = $receiver->requests(id => $far[-1])), 0, 'it is not sent');

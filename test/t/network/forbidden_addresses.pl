@@ -314,7 +314,7 @@ my $silent = IO::Socket::INET->new(Listen => 10, LocalAddr => '0.0.0.0', LocalPo
 ask('ALTER SYSTEM RESET outbox.proxy');
 $zone->('hole.test' => $public_v4);
 allow('');
-ask("SELECT outbox.create_endpoint('hole', 'https://hole.test:8443/ok/hole', topics => '{hole.*}', max_attempts => 1, connect_timeout => '8 s')");
+ask("SELECT outbox.create_endpoint('hole', 'https://hole.test:8443/ok/hole', topics => '{hole.*}', max_attempts => 1, connect_timeout => '20 s')");
 ask("SELECT outbox.emit('hole.one', '{}'), outbox.emit('hole.two', '{}')");
 my $first = $silent->accept;    # and never says a word
 ok(wait_sql($node, 'SELECT in_flight = 2 FROM outbox.workers'), 'two requests to a server that stalls');
