@@ -197,6 +197,7 @@ take_database(void *arg)
 {
 	outbox_txn_begin_step();
 	outbox_retention_init();
+	outbox_positions_in_use();
 	outbox_totals_read();
 	outbox_txn_commit();
 	outbox_scheduled_begin();

@@ -211,7 +211,6 @@ outbox_worker_start(OutboxEnded delivery_ended)
 	outbox_number_load();
 	outbox_cloudevents_init();
 	outbox_positions_raise_numbers();
-	outbox_positions_in_use();
 	outbox_roster_init();
 	outbox_reload_init();
 

