@@ -15,6 +15,7 @@
 #include "endpoint/lane.h"
 #include "endpoint/queue.h"
 #include "endpoint/tally.h"
+#include "log/event_number.h"
 #include "log/tables.h"
 #include "log/transaction.h"
 #include "store/positions.h"
@@ -541,6 +542,7 @@ outbox_positions_write_tick(const OutboxTick *tick, int piece)
 {
 	OutboxTable table = OUTBOX_TABLE_TICKS_0 + piece;
 	OutboxRows	rows = {0};
+	int64		highest = outbox_number_highest(outbox_sequence_oid());
 	int32		clock;
 
 	if (!outbox_lock_if_free(table, table, RowExclusiveLock))
@@ -556,7 +558,8 @@ outbox_positions_write_tick(const OutboxTick *tick, int piece)
 	put_value(&rows, TimestampTzGetDatum(tick->taken_at));
 	put_value(&rows, outbox_snapshot_datum(tick));
 	put_value(&rows, Int64GetDatum(tick->seq_low));
-	put_value(&rows, Int64GetDatum(tick->seq_high));
+	/* The one that adopt() makes has no bound, and numbers go on behind the one that is stored. */
+	put_value(&rows, Int64GetDatum(Min(tick->seq_high, highest)));
 	put_value(&rows, Int32GetDatum(clock));
 	outbox_append_rows(outbox_table_oid(table), &rows);
 }
