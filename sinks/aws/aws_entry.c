@@ -70,8 +70,8 @@ is_named(const OutboxHeader *h, const char *name)
 /* ---------------------------------------------------------- attributes */
 
 /*
- * What differs between deliveries of an event is none: an event with ten attributes can be
- * sent again.  An empty value cannot be one.
+ * A header that differs between deliveries of an event is none, so an event with ten
+ * attributes can be sent again.  An empty value cannot be one.
  */
 static bool
 is_attribute(const OutboxHeader *h)

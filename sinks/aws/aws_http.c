@@ -51,7 +51,7 @@ static long long	  timer_at = NEVER; /* ms */
 static OutboxPolls	  polls;
 static char			 *ca_file;
 static bool			  only_tls_1_3;
-static unsigned		  generation; /* of these two */
+static unsigned		  generation;  /* of these two */
 static long long	  reloaded_at; /* ms (0: not since the worker began) */
 static AwsRequest	 *unused;
 static int			  nunused;

@@ -304,7 +304,7 @@ kafka_cluster_put(KafkaCluster *c)
 }
 
 /*
- * Each topic of an instance costs it.  Those that links had before do not end it, for they
+ * Each topic of an instance costs it.  A topic that links had before does not end it, for it
  * would end the next one, too.
  */
 void

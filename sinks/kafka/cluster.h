@@ -37,10 +37,10 @@ typedef struct KafkaCluster
 	bool				 fatal;			  /* a new instance has to take its place */
 	int64				 throttled_until; /* ms, as brokers say (0: they do not) */
 	bool				 purged;
-	bool				 outdated; /* links are to leave it, and find another one */
-	KafkaTopics			 topics;   /* that records of links with places have led to */
+	bool				 outdated;	 /* links are to leave it, and find another one */
+	KafkaTopics			 topics;	 /* that records of links with places have led to */
 	int					 new_topics; /* of these, topics that were new to a link */
-	rd_kafka_topic_t	*handle;   /* of the topic that was used last (NULL: none was) */
+	rd_kafka_topic_t	*handle; /* of the topic that was used last (NULL: none was) */
 	rd_kafka_event_t	*statistics; /* not read yet (NULL: there are none) */
 	bool				 overfull;	 /* they have too many partitions */
 	KafkaBrokers		 brokers;

@@ -177,8 +177,7 @@ may_insert(Oid role)
 	Oid events = outbox_log_tables()->events;
 
 	return pg_class_aclcheck(events, role, ACL_INSERT) == ACLCHECK_OK ||
-		pg_attribute_aclcheck(events, Anum_events_topic, role, ACL_INSERT) ==
-		ACLCHECK_OK;
+		pg_attribute_aclcheck(events, Anum_events_topic, role, ACL_INSERT) == ACLCHECK_OK;
 }
 
 /*

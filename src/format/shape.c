@@ -525,7 +525,7 @@ shaped_most(const OutboxEvent *event, const char *text)
 	return Min(most, OUTBOX_SHAPED_MAX);
 }
 
-/* The body is another copy of what the template makes. */
+/* The body is another copy of the shaped text. */
 size_t
 outbox_shape_cost(const OutboxEvent *event, const OutboxShape *shape, OutboxFormat format)
 {

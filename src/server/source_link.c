@@ -233,8 +233,7 @@ OUTBOX_FUNCTION(outbox_ask_source_1_0, 3)
  */
 OUTBOX_FUNCTION(outbox_refuse_in_block_1_0, 1)
 {
-	const char *function = PG_ARGISNULL(0) ? "it" :
-											 text_to_cstring(PG_GETARG_TEXT_PP(0));
+	const char *function = PG_ARGISNULL(0) ? "it" : text_to_cstring(PG_GETARG_TEXT_PP(0));
 
 	if (IsTransactionBlock())
 		ereport(ERROR,

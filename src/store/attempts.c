@@ -139,9 +139,9 @@ may_keep_failed(const OutboxEndpoint *ep, size_t len)
 {
 	TimestampTz *paid_at = ep->tenant ? &ep->tenant->flow.answers_paid_at :
 										&ep->lists->flow.answers_paid_at;
-	TimestampTz now = GetCurrentTimestamp();
-	TimestampTz latest = now + FAILED_AT_ONCE * USECS_PER_SEC / FAILED_BYTES;
-	TimestampTz paid = Max(Min(*paid_at, latest), now) +
+	TimestampTz	 now = GetCurrentTimestamp();
+	TimestampTz	 latest = now + FAILED_AT_ONCE * USECS_PER_SEC / FAILED_BYTES;
+	TimestampTz	 paid = Max(Min(*paid_at, latest), now) +
 		(int64) len * USECS_PER_SEC / FAILED_BYTES;
 
 	if (paid > latest)

@@ -142,8 +142,8 @@ outbox_positions_compact(void)
 		outbox_txn_abort();
 		return false;
 	}
-	outbox_query(COPY_POSITIONS " AND p.piece = $2 ON CONFLICT DO NOTHING",
-				 arg_int2(was), arg_int2(other));
+	outbox_query(COPY_POSITIONS " AND p.piece = $2 ON CONFLICT DO NOTHING", arg_int2(was),
+				 arg_int2(other));
 	outbox_empty_table(outbox_table_oid(OUTBOX_TABLE_POSITIONS_0 + other));
 	OUTBOX_CRASH_POINT("compact.truncated");
 	n = outbox_query(COPY_POSITIONS, arg_int2(other));

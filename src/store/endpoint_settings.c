@@ -504,8 +504,8 @@ assign(OutboxEndpoint *ep, const OutboxEndpointRow *s)
 	}
 	ep->status.held_for = NULL;
 	ep->config.keys_version = s->keys_version;
-	ep->config.target.url = outbox_options_sent_text(open_value(ep, OUTBOX_FIELD_URL,
-																s->url));
+	ep->config.target.url = outbox_options_sent_text(
+		open_value(ep, OUTBOX_FIELD_URL, s->url));
 	if (former && strcmp(former, ep->config.target.url) != 0)
 		ep->config.url_version++;
 	find_sink(ep);

@@ -106,7 +106,7 @@ typedef struct Sums
 	OutboxWaiting waiting; /* without these */
 } Sums;
 
-/* What waits where nothing is sent says nothing about the deliveries that can be sent. */
+/* A backlog where nothing is sent says nothing about the deliveries that can be sent. */
 static void
 add_endpoint(Sums *sums, const OutboxStats *s)
 {
@@ -194,7 +194,7 @@ by_need(const void *x, const void *y)
 	return a->endpoint_id < b->endpoint_id ? -1 : 1;
 }
 
-/* One that was disabled has attention for a day, or those that nobody resumes would have it all. */
+/* A disabled one is in trouble for a day.  Abandoned ones would take all places. */
 static int
 group_of(const OutboxStats *s, TimestampTz now)
 {

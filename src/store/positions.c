@@ -260,7 +260,7 @@ outbox_positions_continue_shared(OutboxEndpoint **all, int n)
 }
 
 /*
- * The table that was left last has rows, too, but few newest ones: those of workers that wrote
+ * The table that was left last has rows, too, but few newest ones, of workers that wrote
  * before this was known.
  */
 #define TABLE_IN_USE \
@@ -268,7 +268,7 @@ outbox_positions_continue_shared(OutboxEndpoint **all, int n)
 	" SELECT piece, pg_catalog.pg_relation_size(CASE piece WHEN 0" \
 	" THEN 'outbox.positions_0' ELSE 'outbox.positions_1' END::pg_catalog.regclass)" \
 	" / " CppAsString2(ROW_BYTES) " FROM newest GROUP BY piece" \
-	" ORDER BY pg_catalog.count(*) DESC LIMIT 1"
+								  " ORDER BY pg_catalog.count(*) DESC LIMIT 1"
 
 void
 outbox_positions_in_use(void)

@@ -288,7 +288,7 @@ ask("SELECT outbox.drop_endpoint(name, discard => true) FROM outbox.endpoints WH
 
 ask("SELECT count(outbox.emit('nowhere', '{}', tenant => 'scans')) FROM generate_series(1, 200000)");
 endpoint($node, $receiver, "scan$_", "/ok/scan$_", "topics => '{scan}', tenant => 'scans'") foreach 1 .. 4;
-my $scans = "SELECT count(*) FROM %s JOIN outbox.endpoint_settings USING (endpoint_id) WHERE name LIKE 'scan%%'";
+my $scans = "SELECT count(*) FROM %s JOIN outbox.endpoint_settings s USING (endpoint_id) WHERE s.name LIKE 'scan%%'";
 ok(wait_sql($node, sprintf($scans, 'outbox.endpoint_positions'), 4), 'they have a place');
 ask(join ';', map { "SELECT outbox.portal_replay('scans', 'scan$_', now() - interval '1 hour', topics => '{no.such}')" } (1 .. 4) x 3);
 my $pid = worker_pid($node);
