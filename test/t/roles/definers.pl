@@ -38,7 +38,7 @@ FROM (SELECT DISTINCT unnest(proargtypes) AS oid FROM pg_proc WHERE pronamespace
 SQL
 is(ask(<<'SQL'), 'default_settings', 'one makes SQL of text: the defaults of arguments, as the catalogue has them');
 SELECT string_agg(DISTINCT proname, ' ') FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace
-AND prolang = (SELECT oid FROM pg_language WHERE lanname = 'plpgsql') AND prosrc ~* '\mEXECUTE\M' AND proname NOT IN ('grant_to', 'privileges_of', 'revoke_all', 'copy_source', 'take_over', 'drop_subscription')
+AND prolang = (SELECT oid FROM pg_language WHERE lanname = 'plpgsql') AND prosrc ~* '\mEXECUTE\M' AND proname NOT IN ('adopt', 'grant_to', 'privileges_of', 'revoke_all', 'copy_source', 'take_over', 'drop_subscription')
 SQL
 
 # --- Each has to
