@@ -59,7 +59,9 @@ is_ordered($receiver, 'billing-copy', 'template');
 is($node->safe_psql('copy', "SELECT count(*) FROM outbox.deliveries WHERE endpoint = 'mail' AND status = 'pending'"),
 	'6', 'what was paused waits');
 ok(wait_sql($node, 'SELECT max(tick) > min(tick) FROM outbox.ticks', 't', 'copy'), 'the end of the log that was adopted is stored');
-$node->restart;
+is($node->safe_psql('copy', 'SELECT max(seq_high) <= (SELECT last_value FROM outbox.events_seq) FROM outbox.ticks'), 't', 'with a number that there is');
+kill_everything($node);
+start_again($node);
 is($node->safe_psql('copy', "SELECT count(outbox.emit('other.copy', '{}'))"), '1', 'after a restart events are emitted');
 is(scalar(() = $receiver->requests(id => $waiting[0], path => '/ok/billing')), 0, 'the original is not concerned');
 
