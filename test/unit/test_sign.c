@@ -285,5 +285,7 @@ main(void)
 		false);
 	secret("whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh9=", false);
 
+	pfree(made);
+	pfree(other);
 	return done_testing();
 }

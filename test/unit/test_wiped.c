@@ -56,8 +56,12 @@ main(void)
 		return 1;
 	again = malloc(former_size); /* with what free() has left there */
 	ok(has_secret(h->buf, h->len), "a request", "has its header lines", "");
+#ifdef __SANITIZE_ADDRESS__ /* its malloc() gives other memory */
+	(void) former;
+#else
 	ok(again == former && !has_secret(again, former_size), "where the space for them was",
 	   "nothing is left", "");
+#endif
 	free(behind);
 	free(again);
 
