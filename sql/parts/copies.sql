@@ -145,17 +145,6 @@ BEGIN
                   HINT = 'Create an endpoint: SELECT outbox.create_endpoint(...).';
     END IF;
 
-    -- A restore with --disable-triggers has enabled them all, without their modes.
-    FOR here IN SELECT g.tgrelid::regclass AS relation, g.tgname, m.mode
-                FROM pg_trigger g JOIN pg_class c ON c.oid = g.tgrelid AND c.relnamespace = 'outbox'::regnamespace
-                CROSS JOIN LATERAL (SELECT CASE
-                    WHEN g.tgname IN ('skip_replicated_row', 'refuse_replicated_truncate') THEN 'REPLICA'
-                    WHEN g.tgname = 'changed' AND c.relname IN ('origins', 'emit_topics') THEN 'ALWAYS'
-                    WHEN g.tgname = 'take' AND c.relname IN ('emitted', 'deferred') THEN 'ALWAYS' END AS mode) m
-                WHERE g.tgenabled::text <> left(m.mode, 1) LOOP
-        EXECUTE format('ALTER TABLE %s ENABLE %s TRIGGER %I', here.relation, here.mode, here.tgname);
-    END LOOP;
-
     -- Earlier events are committed from here on, also by sessions that took the log
     -- for their own, and a later event has a higher number.  It has epoch -1, or that
     -- of the log where only outbox.instance_name is another one.
@@ -326,6 +315,18 @@ BEGIN
         round := round + 1;
         last_round := round = 20 OR round > 1
             AND (SELECT count(*) FROM (SELECT FROM outbox.events e WHERE e.seq > lowest LIMIT 5001) c) <= 5000;
+        -- A restore with --disable-triggers has enabled them all, without their modes. These locks stay, too, and an
+        -- emit locks dedup before the log.
+        FOR here IN SELECT g.tgrelid::regclass AS relation, g.tgname, m.mode
+                    FROM pg_trigger g JOIN pg_class c ON c.oid = g.tgrelid AND c.relnamespace = 'outbox'::regnamespace
+                    CROSS JOIN LATERAL (SELECT CASE
+                        WHEN g.tgname IN ('skip_replicated_row', 'refuse_replicated_truncate') THEN 'REPLICA'
+                        WHEN g.tgname = 'changed' AND c.relname IN ('origins', 'emit_topics') THEN 'ALWAYS'
+                        WHEN g.tgname = 'take' AND c.relname IN ('emitted', 'deferred') THEN 'ALWAYS' END AS mode) m
+                    WHERE last_round AND g.tgenabled::text <> left(m.mode, 1)
+                    ORDER BY c.relname <> 'dedup', g.tgrelid LOOP
+            EXECUTE format('ALTER TABLE %s ENABLE %s TRIGGER %I', here.relation, here.mode, here.tgname);
+        END LOOP;
         newest := outbox.close_log(last_round);
         UPDATE outbox.scheduled e SET epoch = new_epoch, xid = own
         WHERE e.epoch <> new_epoch AND outbox.log_xid(e.epoch, e.xid) IS NOT NULL;
