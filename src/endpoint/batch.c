@@ -209,7 +209,8 @@ append(OutboxBatch *b, OutboxDelivery *d, const char **error, bool *full)
 static bool
 has_memory(OutboxBatch *b, const OutboxDelivery *d, TimestampTz now)
 {
-	size_t bytes = outbox_payload_cost(d->event, OUTBOX_PAYLOAD_ITSELF);
+	size_t bytes = outbox_shape_cost(d->event, &b->endpoint->config.request.shape,
+									 OUTBOX_PAYLOAD_ITSELF);
 
 	if (!outbox_memory_fits(b->request_bytes + Max(bytes, 2 * OUTBOX_BATCH_BYTES)))
 		b->max = 1;

@@ -502,10 +502,35 @@ outbox_shape_load(OutboxEvent *event, const OutboxShape *shape, OutboxFormat for
 	return event ? shape_event(event, shape, problem) : NULL;
 }
 
+/*
+ * Returns the most that a template makes of an event.  In a text a byte of a part becomes up to
+ * two, and one of a name up to six.
+ */
+static size_t
+shaped_most(const OutboxEvent *event, const char *text)
+{
+	size_t part = event->content_type ? 0 : 2 * (size_t) event->payload_len;
+	size_t most = strlen(text);
+
+	for (const char *p = strchr(text, '{'); p && most < OUTBOX_SHAPED_MAX;
+		 p = strchr(p + 1, '{'))
+	{
+		if (p[1] == '$')
+			most += part;
+		else if (p[1] == 'k') /* key */
+			most += 6 * OUTBOX_MAX_KEY;
+		else if (p[1] >= 'a' && p[1] <= 'z')
+			most += 6 * OUTBOX_MAX_TYPE;
+	}
+	return Min(most, OUTBOX_SHAPED_MAX);
+}
+
+/* The body is another copy of what the template makes. */
 size_t
 outbox_shape_cost(const OutboxEvent *event, const OutboxShape *shape, OutboxFormat format)
 {
 	if (shape->text == NULL)
 		return outbox_payload_cost(event, format);
-	return outbox_payload_cost(event, OUTBOX_PAYLOAD_ITSELF) + event->payload_len;
+	return outbox_payload_cost(event, OUTBOX_PAYLOAD_ITSELF) +
+		2 * shaped_most(event, shape->text);
 }

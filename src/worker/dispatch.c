@@ -62,12 +62,6 @@
 
 #define SIGNED_SOON (16 * 1024) /* bytes of a body that take little time to sign */
 
-/*
- * So many endpoints lack memory for their next request before a round ends.  The
- * endpoints behind them have more requests already.
- */
-#define FRUITLESS 16
-
 static OutboxEnded ended;
 static size_t	   requests_account;
 
@@ -527,7 +521,6 @@ void
 outbox_dispatch_fill_all(TimestampTz now)
 {
 	OutboxEndpoint *ep = NULL;
-	int				fruitless = 0;
 
 	outbox_loop.traffic.refill_all = false;
 	begin_requests(GetCurrentTimestamp() - Max(now, outbox_loop.due.settled_at));
@@ -539,15 +532,10 @@ outbox_dispatch_fill_all(TimestampTz now)
 		fill(ep, now, false);
 	}
 	while (!this_round.over && outbox_loop.traffic.sending_allowed &&
-		   fruitless < FRUITLESS && (ep = outbox_slots_next(now)) != NULL)
-	{
-		int before = outbox_slots_in_flight();
-
+		   (ep = outbox_slots_next(now)) != NULL)
 		fill(ep, now, true);
-		if (outbox_slots_in_flight() == before && outbox_slots_waits(ep))
-			fruitless++;
-	}
-	if ((this_round.over && outbox_slots_wanted()) || outbox_slots_more_after_settle())
+	if ((this_round.over && outbox_slots_wanted()) ||
+		outbox_slots_more(this_round.end != 0))
 		outbox_loop.traffic.refill_all = true;
 }
 

@@ -6,7 +6,7 @@
  * An endpoint that has something to send and cannot send it is on one of four heaps:
  *
  *	  waiting		of the worker, or of its tenant, in the order of flow.c
- *	  no_memory		its request did not fit in this round, and waits again in the next one
+ *	  no_memory		its request did not fit, and it is not its turn to ask again
  *	  unsettled		too much of it has ended that is not settled
  *	  tenants_held	with its tenant, which may not send more before a time or an answer
  */
@@ -24,6 +24,9 @@
 /* µs of work that a request may take, and the bytes of its body that may take one more. */
 #define WORK_OF_REQUEST 4000
 #define BYTES_OF_WORK 100
+
+/* So many of those whose requests did not fit are asked again in one round. */
+#define ASKED_AGAIN 8
 
 /* The lack of an endpoint that has to wait because its requests took too much work. */
 #define LACKS_TIME "its requests take too much of the worker's time"
@@ -96,13 +99,13 @@ outbox_slots_wanted(void)
 	return !pairingheap_is_empty(&all.waiting) || !pairingheap_is_empty(&no_memory);
 }
 
-/* They go on in the order in which they came, except one whose own deliveries are settled. */
+/* They go on in the order in which they came, except one of which something has ended. */
 static void
-hold_for_settle(OutboxFlow *f)
+hold(OutboxFlow *f, pairingheap *held)
 {
 	static int64 order;
 
-	outbox_flow_hold(f, &unsettled, order++);
+	outbox_flow_hold(f, held, order++);
 }
 
 void
@@ -112,17 +115,18 @@ outbox_slots_wait(OutboxEndpoint *ep, OutboxLack lack, TimestampTz now)
 
 	outbox_flow_wait(f, now);
 	if (lack == OUTBOX_LACKS_MEMORY)
-		outbox_flow_hold(f, &no_memory, 0);
+		hold(f, &no_memory);
 	else if (lack == OUTBOX_LACKS_SETTLE)
-		hold_for_settle(f);
+		hold(f, &unsettled);
 	else
 		outbox_flow_release(f); /* something has happened to it */
 }
 
 bool
-outbox_slots_more_after_settle(void)
+outbox_slots_more(bool begun)
 {
-	return !pairingheap_is_empty(&unsettled) && outbox_unsettled_room() > 0;
+	return (begun && !pairingheap_is_empty(&no_memory)) ||
+		(!pairingheap_is_empty(&unsettled) && outbox_unsettled_room() > 0);
 }
 
 void
@@ -150,7 +154,7 @@ outbox_slots_next(TimestampTz now)
 		}
 		if (!outbox_unsettled_may_send(ep))
 		{
-			hold_for_settle(f);
+			hold(f, &unsettled);
 			continue;
 		}
 		if (!outbox_slots_free_for(ep))
@@ -173,7 +177,8 @@ outbox_slots_ask_again(TimestampTz now)
 
 	if (enough != firsts)
 		outbox_flow_set_firsts(&all, &firsts, enough);
-	while ((f = outbox_flow_first_held(&no_memory)) != NULL)
+	for (int n = ASKED_AGAIN; n > 0 && (f = outbox_flow_first_held(&no_memory)) != NULL;
+		 n--)
 		outbox_flow_release(f);
 	for (int n = outbox_unsettled_room();
 		 n > 0 && (f = outbox_flow_first_held(&unsettled)) != NULL; n--)

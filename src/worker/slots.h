@@ -30,8 +30,11 @@ typedef enum OutboxLack
 extern void outbox_slots_wait(OutboxEndpoint *ep, OutboxLack lack, TimestampTz now);
 extern void outbox_slots_leave(OutboxEndpoint *ep);
 
-/* True if endpoints that waited for a settle may be asked with the next round. */
-extern bool outbox_slots_more_after_settle(void);
+/*
+ * True if endpoints that waited for a settle may be asked with the next round, or those that
+ * lacked memory.  'begun': a request was begun in this one, so there may be more memory.
+ */
+extern bool outbox_slots_more(bool begun);
 
 static inline bool
 outbox_slots_waits(const OutboxEndpoint *ep)

@@ -81,6 +81,7 @@ sub make_endpoints
 	my @urls = map { $_ eq 'down' ? $down->url('/ok/') : $receiver->url($arg{hold} // '/hang/') } @{ $arg{receivers} };
 	my $urls = join ', ', map { "'$_'" } @urls;
 	my $token = $arg{token_path} ? qq(config => '{"token_url": "@{[ $receiver->url($arg{token_path}) ]}", "client_id": "me"}', credentials => '{"client_secret": "x"}',) : '';
+	$token = "config => '$arg{config}'," if $arg{config};
 
 	return ask(<<"SQL");
 SELECT count(outbox.create_endpoint('e' || n, (ARRAY[$urls])[n % ${\scalar @urls} + 1] || 'e' || n, topics => '{n}', secret => NULL, $token
