@@ -61,7 +61,7 @@ $_->quit foreach $stranger, $application;
 at('large', "SELECT count(outbox.emit('order.large', to_jsonb(repeat('x', 1000000) || i))) FROM generate_series(1, $large) i");
 my ($mb, $said, $n) = peak(follow_sql('large'));
 is($n, $large, 'large events are taken');
-cmp_ok($mb, '<', 110, 'in pages that memory has room for');
+cmp_ok($mb, '<', 110, 'in pages that memory has room for') unless $ENV{OUTBOX_MEMORY_CHECKER};    # which keeps what was freed
 ask(follow_sql('other'));
 
 # --- A source that floods
@@ -72,7 +72,7 @@ cmp_ok(ask("SELECT length(reason) FROM outbox.sources WHERE name = 'large'"), '<
 like(ask("SELECT left(reason, 200) FROM outbox.sources WHERE name = 'large'"), qr/more than 1000000 bytes/, 'and the reason says so');
 at('large', "CREATE OR REPLACE FUNCTION outbox.source_version() RETURNS text LANGUAGE sql AS \$\$ SELECT repeat('x', 400000000) \$\$");
 ($mb) = peak($OutboxTest::Followed::round);
-cmp_ok($mb, '<', 250, 'an answer without end ends in an error');
+cmp_ok($mb, '<', 250, 'an answer without end ends in an error') unless $ENV{OUTBOX_MEMORY_CHECKER};
 ok(wait_sql($follower, "SELECT state = 'streaming' FROM outbox.sources WHERE name = 'other'"), 'the next source was asked');
 at('large', "CREATE OR REPLACE FUNCTION outbox.source_version() RETURNS text LANGUAGE plpgsql AS \$\$ BEGIN RAISE EXCEPTION '%', repeat('x', 3000000); END \$\$");
 ask($OutboxTest::Followed::round);
