@@ -49,9 +49,10 @@ ask('SELECT pg_reload_conf()');
 wait_status($node, $id, 'delivered', 'a reload ends it');
 is(restarts(), 2, 'nothing else has ended a worker');
 
-# A thread of its library follows a NULL, or aborts.
+# A thread of its library follows a NULL, or aborts.  A memory checker would end the process for that.
+my @crashes = $ENV{OUTBOX_MEMORY_CHECKER} ? () : qw(null abort);
 ask("SELECT outbox.alter_endpoint('stuck', url => 'null://h/stuck')");
-foreach my $how (qw(null abort))
+foreach my $how (@crashes)
 {
 	PostgreSQL::Test::Utils::append_to_file("$journal.stuck", $how);
 	$id = emit($node, 'stuck.n', '{}');
@@ -61,7 +62,7 @@ foreach my $how (qw(null abort))
 	ask('SELECT pg_reload_conf()');
 	wait_status($node, $id, 'delivered', "$how: a reload ends the hold");
 }
-is(restarts(), 4, 'each has ended a worker once');
+is(restarts(), 2 + @crashes, 'each has ended a worker once');
 is($session->query_safe('SELECT 1'), 1, 'a session has lived through all of it');
 $session->quit;
 $node->stop;

@@ -99,9 +99,8 @@ foreach (@cases)
 		jsonb_build_object('topics', jsonb_build_array('one'), 'credentials', jsonb_build_object($credentials))) ->> 'name']);
 	ask(q[SELECT outbox.emit('one', '{}', tenant => 'acme')]);
 	my $now = "coalesce(reason, last_error, CASE WHEN delivered > 0 THEN 'delivered' END)";
-	wait_sql($node, "SELECT $now IS NOT NULL FROM outbox.stats WHERE endpoint = '$endpoint'");
+	ok(wait_sql($node, "SELECT $now FROM outbox.stats WHERE endpoint = '$endpoint'", $reason // 'delivered'), $name);
 	$receiver->wait_delivered($fine + 20, path => '/ok/fine');
-	is(ask("SELECT $now FROM outbox.stats WHERE endpoint = '$endpoint'"), $reason // 'delivered', $name);
 	cmp_ok(cpu_ticks($worker) - $ticks, '<', 60 + 15 * (time - $begun), "$name: the worker has little work");
 	is(worker_pid($node), $worker, "$name: the worker lives");
 	ask("SELECT outbox.drop_endpoint('$endpoint', discard => true)");

@@ -133,11 +133,11 @@ is(ask('SELECT restarts FROM outbox.workers'), '0', 'the worker has lived throug
 
 $beside->judge;
 
-# Two that make librdkafka follow a NULL.  The worker ends for each, and no session does.
+# Two that make librdkafka follow a NULL.  The worker ends for each, and no session does.  A memory checker would end both.
 $node->start;
 my $session = $node->background_psql('postgres');
 my %deadly = %{ start_hostile('kafka', 'names a broker with no host at all', 'has a topic with no name at all')->{port} };
-foreach my $name (sort keys %deadly)
+foreach my $name ($ENV{OUTBOX_MEMORY_CHECKER} ? () : sort keys %deadly)
 {
 	ask("SELECT outbox.create_endpoint('d$deadly{$name}', 'kafka://127.0.0.1:$deadly{$name}/t', '{deadly$deadly{$name}}')");
 	emit($node, "deadly$deadly{$name}", '{}');
