@@ -7,13 +7,13 @@
 #include "transport/http/http.h"
 
 #include <arpa/inet.h>
-#include <curl/curl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <strings.h>
 
 #include "transport/host.h"
+#include "transport/libcurl.h"
 
 /*
  * A name with letters outside ASCII is looked up in another form.  That form may be an
@@ -44,13 +44,7 @@ outbox_http_retry_after(const char *value, size_t len, int64 now)
 	size_t digits = 0;
 	int64  seconds = 0;
 
-	while (len > 0 && (*value == ' ' || *value == '\t'))
-	{
-		value++;
-		len--;
-	}
-	while (len > 0 && strchr(" \t\r\n", value[len - 1]))
-		len--;
+	value = outbox_header_trimmed(value, len, &len);
 	if (len == 0)
 		return -1;
 
