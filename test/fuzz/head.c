@@ -2,7 +2,7 @@
  * head.c
  *	  Fuzz target: the head of an answer, line by line.
  *
- * links: src/transport/http/http_head.c src/transport/http/http_url.c src/transport/host.c src/transport/address.c
+ * links: src/transport/http/http_head.c src/transport/http/http_url.c src/base/names.c src/transport/host.c src/transport/address.c
  */
 #include "transport/http/http_internal.h"
 

@@ -2,7 +2,7 @@
  * retry_after.c
  *	  Fuzz target: the value of Retry-After.
  *
- * links: src/transport/http/http_url.c src/transport/host.c src/transport/address.c
+ * links: src/transport/http/http_url.c src/base/names.c src/transport/host.c src/transport/address.c
  */
 #include "transport/http/http.h"
 

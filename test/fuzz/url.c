@@ -3,7 +3,7 @@
  *	  Fuzz target: URLs as create_endpoint gets them, addresses in any spelling.
  *	  The first byte says what outbox.allowed_networks is.
  *
- * links: src/transport/http/http_url.c src/transport/host.c src/transport/address.c
+ * links: src/transport/http/http_url.c src/base/names.c src/transport/host.c src/transport/address.c
  */
 #include "transport/http/http.h"
 

@@ -3,7 +3,7 @@
  *	  Tokens are asked for as rarely as they must be, and a token that the receiver refuses
  *	  again and again is a failure of the receiver (TAP).
  *
- * links: src/transport/http/http_auth.c src/format/header_lines.c src/format/batch_answer.c src/base/json_read.c src/transport/http/http_pem.c
+ * links: src/transport/http/http_auth.c src/format/header_lines.c src/format/batch_answer.c src/base/json_read.c src/base/names.c src/transport/http/http_pem.c
  */
 #include "transport/http/http_internal.h"
 #include "base/encoding.h"

@@ -9,6 +9,7 @@
  */
 #include "base/compat.h"
 #include "base/encoding.h"
+#include "base/names.h"
 #include "base/settings.h"
 #include "format/batch_answer.h"
 #include "transport/http/http_internal.h"
@@ -212,16 +213,6 @@ open_oauth(OutboxLink *link, const OutboxTarget *target)
 	return NULL;
 }
 
-/* A header line holds no control character, whatever a file has. */
-static bool
-is_header_value(const char *text)
-{
-	for (; *text; text++)
-		if ((unsigned char) *text < 0x20 || *text == 0x7f)
-			return false;
-	return true;
-}
-
 /*
  * libcurl uses a connection again whose certificate is the same, also with another key, and
  * certificates are public.  So each link has a certificate of its own, by its number.
@@ -259,7 +250,7 @@ open_parts(OutboxLink *link, const OutboxTarget *target)
 	{
 		size_t size = strlen(token) + sizeof("Bearer ");
 
-		if (!is_header_value(token))
+		if (outbox_header_value_problem(token, strlen(token)))
 			return "the token has a control character";
 		link->token.authorization = malloc(size);
 		if (link->token.authorization)
@@ -344,7 +335,7 @@ take_token(OutboxLink *link, const OutboxOutcome *o)
 	memcpy(value, "Bearer ", 7);
 	if (!outbox_answer_member(o->answer, o->answer_len, "access_token", text,
 							  TOKEN_MAX) ||
-		text[0] == '\0' || !is_header_value(text))
+		text[0] == '\0' || outbox_header_value_problem(text, strlen(text)))
 	{
 		explicit_bzero(text, TOKEN_MAX);
 		free(value);

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <strings.h>
 
+#include "base/names.h"
 #include "transport/host.h"
 #include "transport/libcurl.h"
 
@@ -71,17 +72,11 @@ outbox_http_retry_after(const char *value, size_t len, int64 now)
 	return Min((int64) date - now, RETRY_AFTER_MAX);
 }
 
-/*
- * True if the text has a space or a control character (also U+0080 to U+009F).  A URL
- * must not have them.
- */
+/* True if the text has a space or a control character.  A URL must not have them. */
 static bool
 has_odd_byte(const char *text)
 {
-	for (const unsigned char *p = (const unsigned char *) text; *p; p++)
-		if (*p <= 0x20 || *p == 0x7f || (*p == 0xc2 && p[1] >= 0x80 && p[1] < 0xa0))
-			return true;
-	return false;
+	return strchr(text, ' ') || outbox_header_value_problem(text, strlen(text));
 }
 
 /* A fragment is not sent. */
