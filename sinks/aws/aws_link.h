@@ -35,7 +35,7 @@ struct OutboxLink
 
 struct OutboxTransfer
 {
-	dlist_node	node; /* of its link, its request, aws_ended or the unused ones */
+	dlist_node	node; /* of its link, its request, or aws_ended */
 	OutboxLink *link;
 	void	   *delivery; /* NULL: it was cancelled while its request is in flight */
 	bool		sent;	  /* it is in a request */

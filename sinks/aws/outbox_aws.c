@@ -36,22 +36,19 @@ typedef struct Batch
 } Batch;
 
 static OutboxServices services;
-static dlist_head	  unused = DLIST_STATIC_INIT(unused);
 
 /* ----------------------------------------------------------- transfers */
 
 static OutboxTransfer *
 aws_acquire(void)
 {
-	if (dlist_is_empty(&unused))
-		return calloc(1, sizeof(OutboxTransfer));
-	return dlist_container(OutboxTransfer, node, dlist_pop_head_node(&unused));
+	return calloc(1, sizeof(OutboxTransfer));
 }
 
 static void
 aws_release(OutboxTransfer *t)
 {
-	dlist_push_head(&unused, &t->node);
+	free(t);
 }
 
 /* It is on no list. */
@@ -61,7 +58,6 @@ free_transfer(OutboxTransfer *t)
 	OutboxLink *link = t->link;
 
 	aws_text_free(&t->entry);
-	memset(t, 0, sizeof(*t));
 	aws_release(t);
 	link->transfers--;
 	aws_link_free_unused(link);
@@ -71,7 +67,6 @@ static void
 aws_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 		  const OutboxMessage *m, void *delivery)
 {
-	memset(t, 0, sizeof(*t));
 	t->link = link;
 	t->delivery = delivery;
 	t->started_ms = sink_now_ms();

@@ -72,7 +72,7 @@ struct OutboxLink
 
 struct OutboxTransfer
 {
-	dlist_node			node; /* of 'ended' or of 'unused' */
+	dlist_node			node; /* of 'ended' */
 	bool				listed;
 	OutboxLink		   *link;
 	KafkaCluster	   *cluster;
@@ -88,7 +88,7 @@ struct OutboxTransfer
 	const char		   *bad_topic; /* why Kafka cannot have this topic */
 	int64_t				wait;	   /* ms (0: its topic is not one too many) */
 	rd_kafka_resp_err_t error;	   /* of one that could not be produced */
-	char				own_topic[KAFKA_TOPIC_MAX + 1]; /* not cleared with the rest */
+	char				own_topic[KAFKA_TOPIC_MAX + 1];
 };
 
 static const char *const config_names[] = {"sasl",	  "region",	   "credentials",
@@ -99,7 +99,6 @@ static OutboxServices services;
 static int			  event_fd = -1;
 static bool			  more_events;
 static dlist_head	  links = DLIST_STATIC_INIT(links);
-static dlist_head	  unused = DLIST_STATIC_INIT(unused);
 static dlist_head	  ended = DLIST_STATIC_INIT(ended);
 
 /* A cluster reports four times a second how its brokers are, so it is polled as often. */
@@ -333,15 +332,13 @@ refuse_link(OutboxLink *link, const char *topic, rd_kafka_resp_err_t error)
 static OutboxTransfer *
 kafka_acquire(void)
 {
-	if (dlist_is_empty(&unused))
-		return calloc(1, sizeof(OutboxTransfer));
-	return dlist_container(OutboxTransfer, node, dlist_pop_head_node(&unused));
+	return calloc(1, sizeof(OutboxTransfer));
 }
 
 static void
 kafka_release(OutboxTransfer *t)
 {
-	dlist_push_head(&unused, &t->node);
+	free(t);
 }
 
 static void
@@ -376,7 +373,6 @@ free_transfer(OutboxTransfer *t)
 	if (t->headers)
 		rd_kafka_headers_destroy(t->headers);
 	free(t->own_body);
-	memset(t, 0, offsetof(OutboxTransfer, own_topic));
 	kafka_release(t);
 	if (link)
 	{
