@@ -5,6 +5,7 @@
 #include "aws_link.h"
 
 #include "aws_role.h"
+#include "base/listed.h"
 
 /* ms after which a link that is down is tried again, doubled each time */
 #define RETRY_FIRST 500
@@ -209,8 +210,7 @@ aws_link_free_unused(OutboxLink *link)
 		return;
 	if (link->retry_at != 0)
 		dlist_delete(&link->down_node);
-	if (link->is_due)
-		dlist_delete(&link->due_node);
+	outbox_list_remove(&link->due_node);
 
 	/* Not earlier: an answer until then may repeat the token. */
 	aws_keys_wipe(&link->keys);
@@ -278,10 +278,8 @@ aws_link_down(OutboxLink *link, const char *words)
 void
 aws_link_make_due(OutboxLink *link)
 {
-	if (link->is_due || (dlist_is_empty(&link->alone) && dlist_is_empty(&link->waiting)))
-		return;
-	link->is_due = true;
-	dlist_push_tail(&aws_due, &link->due_node);
+	if (!dlist_is_empty(&link->alone) || !dlist_is_empty(&link->waiting))
+		outbox_list_add(&aws_due, &link->due_node);
 }
 
 void

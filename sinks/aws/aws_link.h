@@ -13,8 +13,7 @@
 struct OutboxLink
 {
 	dlist_node down_node; /* while retry_at is set */
-	dlist_node due_node;  /* of aws_due, if is_due */
-	bool	   is_due;	  /* a request may begin */
+	dlist_node due_node;  /* of aws_due: a request may begin */
 	AwsTarget  target;
 	AwsKeys	   keys;
 	bool	   of_role;	 /* it has the keys of the role instead */

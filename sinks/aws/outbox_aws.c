@@ -13,6 +13,7 @@
 #include "aws_link.h"
 #include "aws_role.h"
 #include "aws_signer.h"
+#include "base/listed.h"
 #include "fmgr.h"
 #include "utils/guc.h"
 
@@ -377,10 +378,9 @@ begin_requests(void)
 	dlist_foreach(iter, &aws_due) n++;
 	while (n-- > 0 && !dlist_is_empty(&aws_due))
 	{
-		OutboxLink *link = dlist_container(OutboxLink, due_node,
-										   dlist_pop_head_node(&aws_due));
+		OutboxLink *link = dlist_head_element(OutboxLink, due_node, &aws_due);
 
-		link->is_due = false;
+		outbox_list_remove(&link->due_node);
 		while (may_begin(link) && begin_request(link))
 			;
 	}

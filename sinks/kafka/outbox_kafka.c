@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/crash_point.h"
+#include "base/listed.h"
 #include "cluster.h"
 #include "fmgr.h"
 #include "record.h"
@@ -73,7 +74,6 @@ struct OutboxLink
 struct OutboxTransfer
 {
 	dlist_node			node; /* of 'ended' */
-	bool				listed;
 	OutboxLink		   *link;
 	KafkaCluster	   *cluster;
 	void			   *delivery; /* NULL: it was cancelled */
@@ -342,21 +342,6 @@ kafka_release(OutboxTransfer *t)
 }
 
 static void
-list(OutboxTransfer *t, dlist_head *head)
-{
-	dlist_push_tail(head, &t->node);
-	t->listed = true;
-}
-
-static void
-unlist(OutboxTransfer *t)
-{
-	if (t->listed)
-		dlist_delete(&t->node);
-	t->listed = false;
-}
-
-static void
 leave_cluster(OutboxTransfer *t)
 {
 	if (t->cluster)
@@ -369,7 +354,7 @@ free_transfer(OutboxTransfer *t)
 {
 	OutboxLink *link = t->link;
 
-	unlist(t);
+	outbox_list_remove(&t->node);
 	if (t->headers)
 		rd_kafka_headers_destroy(t->headers);
 	free(t->own_body);
@@ -551,7 +536,7 @@ produce(OutboxTransfer *t, const char *key, size_t key_len)
 		t->error = error ? rd_kafka_error_code(error) : rd_kafka_last_error();
 		if (error)
 			rd_kafka_error_destroy(error);
-		list(t, &ended);
+		outbox_list_add(&ended, &t->node);
 		return;
 	}
 	t->headers = NULL;
@@ -623,7 +608,7 @@ kafka_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 	if (c == NULL)
 	{
 		/* it was up when its state was asked for, and the same poll has found it hostile */
-		list(t, &ended);
+		outbox_list_add(&ended, &t->node);
 		return;
 	}
 	c->wanted++;
@@ -638,10 +623,10 @@ kafka_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 	if (!kafka_record_value(&link->options, m, &t->body, &t->body_len, &t->own_body))
 	{
 		t->error = RD_KAFKA_RESP_ERR__QUEUE_FULL;
-		list(t, &ended);
+		outbox_list_add(&ended, &t->node);
 	}
 	else if (t->bad_topic || !has_room_for_topic(link, t))
-		list(t, &ended);
+		outbox_list_add(&ended, &t->node);
 	else
 		produce(t, m->key, m->key_len);
 }
@@ -651,7 +636,7 @@ kafka_cancel(OutboxTransfer *t)
 {
 	leave_cluster(t);
 	t->delivery = NULL;
-	if (t->listed)
+	if (outbox_is_listed(&t->node))
 		free_transfer(t); /* else its report frees it */
 	else
 	{

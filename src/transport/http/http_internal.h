@@ -77,14 +77,12 @@ typedef struct OutboxTargetState
 	int			running;	/* of these, not on 'waiting' */
 	int			connecting; /* of these, without a connection */
 	OutboxWidth width;
-	bool		is_full; /* on full_hosts */
-	bool		asked;	 /* for more, since the last look at it */
-	dlist_node	full;
-	bool		open; /* a transfer got a connection, and none has failed since */
-	int			most; /* that connect while not open */
+	bool		asked; /* for more, since the last look at it */
+	dlist_node	full;  /* on full_hosts */
+	bool		open;  /* a transfer got a connection, and none has failed since */
+	int			most;  /* that connect while not open */
 	dlist_head	waiting;
-	bool		is_ready; /* on ready_hosts: may start waiting transfers */
-	dlist_node	ready;
+	dlist_node	ready; /* on ready_hosts: may start waiting transfers */
 } OutboxTargetState;
 
 typedef enum OutboxHeadState

@@ -20,6 +20,7 @@
  * names that get no answer leave a thread for others.  Addresses that were found before
  * are used meanwhile.
  */
+#include "base/listed.h"
 #include "base/settings.h"
 #include "transport/http/http_internal.h"
 
@@ -61,11 +62,10 @@ typedef struct HostName
 {
 	struct HostName *next; /* in its bucket */
 	uint32			 hash;
-	int				 nlookups;	/* number of lookups that run */
-	struct Lookup	*current;	/* the lookup for which requests wait */
-	bool			 hangs;		/* its last lookup has hung */
-	bool			 is_queued; /* it waits for a thread */
-	dlist_node		 queue_node;
+	int				 nlookups;	  /* number of lookups that run */
+	struct Lookup	*current;	  /* the lookup for which requests wait */
+	bool			 hangs;		  /* its last lookup has hung */
+	dlist_node		 queue_node;  /* while it waits for a thread */
 	dlist_head		 waiting;	  /* transfers */
 	int64			 asked_at;	  /* when the last lookup began */
 	int64			 known_since; /* when the lookup began that found the addresses */
@@ -205,12 +205,11 @@ has_room(bool hangs)
 static OutboxLookupState
 begin_or_queue(HostName *name, int64 now)
 {
-	if (name->is_queued)
+	if (outbox_is_listed(&name->queue_node))
 		return OUTBOX_LOOKUP_WAITS;
 	if (has_room(name->hangs) && dlist_is_empty(&queues[name->hangs]))
 		return begin_lookup(name, now);
-	name->is_queued = true;
-	dlist_push_tail(&queues[name->hangs], &name->queue_node);
+	outbox_list_add(&queues[name->hangs], &name->queue_node);
 	return OUTBOX_LOOKUP_WAITS;
 }
 
@@ -236,8 +235,7 @@ begin_queued(int64 now)
 
 			if (begin_lookup(name, now) != OUTBOX_LOOKUP_WAITS)
 				return; /* the next lookup that ends gives back the missing resource */
-			dlist_delete(&name->queue_node);
-			name->is_queued = false;
+			outbox_list_remove(&name->queue_node);
 			if (first)
 				dlist_foreach(iter, &name->waiting)
 					outbox_http_begin(dlist_container(OutboxTransfer, node, iter.cur),
@@ -277,7 +275,7 @@ free_unused(int64 now, int64 unused_for)
 		{
 			HostName *name = *link;
 
-			if (name->nlookups > 0 || name->is_queued ||
+			if (name->nlookups > 0 || outbox_is_listed(&name->queue_node) ||
 				!dlist_is_empty(&name->waiting) || now - name->asked_at <= unused_for)
 			{
 				link = &name->next;
@@ -421,7 +419,7 @@ static bool
 is_usable(const HostName *name, int64 now)
 {
 	return name->addresses != NULL && name->known_since >= forget_before &&
-		(now - name->known_since < USABLE_FOR || name->is_queued);
+		(now - name->known_since < USABLE_FOR || outbox_is_listed(&name->queue_node));
 }
 
 OutboxLookupState

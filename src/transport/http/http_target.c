@@ -3,6 +3,7 @@
  *	  Per-target state: concurrency limit, and transfers waiting for its first
  *	  connection.
  */
+#include "base/listed.h"
 #include "transport/http/http_internal.h"
 
 #include <stdlib.h>
@@ -88,11 +89,8 @@ outbox_http_enter_target(const void *key)
 static void
 host_is_ready(OutboxTargetState *host)
 {
-	if (!host->is_ready && !dlist_is_empty(&host->waiting))
-	{
-		host->is_ready = true;
-		dlist_push_tail(&ready_hosts, &host->ready);
-	}
+	if (!dlist_is_empty(&host->waiting))
+		outbox_list_add(&ready_hosts, &host->ready);
 }
 
 bool
@@ -116,14 +114,13 @@ is_full(OutboxTargetState *host)
 {
 	int64 now;
 
-	if (host->is_full)
+	if (outbox_is_listed(&host->full))
 		return;
 	now = outbox_http_now();
 	outbox_width_settle(&host->width, now);
 	if (dlist_is_empty(&full_hosts))
 		next_step = now + STEP;
-	host->is_full = true;
-	dlist_push_tail(&full_hosts, &host->full);
+	outbox_list_add(&full_hosts, &host->full);
 }
 
 bool
@@ -165,14 +162,6 @@ ends_connecting(OutboxTransfer *t)
 	t->connects = false;
 }
 
-static void
-is_not_full(OutboxTargetState *host)
-{
-	if (host->is_full)
-		dlist_delete(&host->full);
-	host->is_full = false;
-}
-
 /* The transfer must be out of libcurl and out of its host's list. */
 void
 outbox_http_leave_target(OutboxTransfer *t)
@@ -194,9 +183,8 @@ outbox_http_leave_target(OutboxTransfer *t)
 	host_is_ready(host);
 	if (--host->in_flight == 0)
 	{
-		is_not_full(host);
-		if (host->is_ready)
-			dlist_delete(&host->ready);
+		outbox_list_remove(&host->full);
+		outbox_list_remove(&host->ready);
 		dlist_delete(&host->node);
 		dlist_push_head(&free_hosts, &host->node);
 	}
@@ -236,7 +224,7 @@ step_full_hosts(void)
 		OutboxTargetState *host = dlist_container(OutboxTargetState, full, iter.cur);
 
 		if (!host->open || (!host->asked && host->in_flight < host->width.most))
-			is_not_full(host);
+			outbox_list_remove(&host->full);
 		else
 			outbox_width_step(&host->width, host->running, host->connecting, now);
 		host->asked = false;
@@ -257,10 +245,10 @@ outbox_http_start_waiting(void (*launch)(OutboxTransfer *t), int64 until)
 	step_full_hosts();
 	while (!dlist_is_empty(&ready_hosts))
 	{
-		OutboxTargetState *host = dlist_container(OutboxTargetState, ready,
-												  dlist_pop_head_node(&ready_hosts));
+		OutboxTargetState *host = dlist_head_element(OutboxTargetState, ready,
+													 &ready_hosts);
 
-		host->is_ready = false;
+		outbox_list_remove(&host->ready);
 		while (!dlist_is_empty(&host->waiting) && outbox_http_target_has_room(host))
 		{
 			OutboxTransfer *t = dlist_container(OutboxTransfer, node,
