@@ -25,6 +25,7 @@ typedef struct Sink
 {
 	char				   name[NAME_MAX_LEN + 1];
 	const OutboxTransport *transport;	 /* NULL: it cannot be used */
+	bool				   starts;		 /* it will be used for deliveries */
 	char				   problem[128]; /* why */
 } Sink;
 
@@ -269,24 +270,15 @@ open_library(Sink *sink)
 	return NULL;
 }
 
-/* Of a sink that is to be used for deliveries. */
 static void
-open_and_init(void *arg)
+open_sink(void *arg)
 {
 	Sink				  *sink = arg;
 	const OutboxTransport *transport = open_library(sink);
 
-	if (transport)
+	if (transport && sink->starts)
 		transport->init(&services);
 	sink->transport = transport;
-}
-
-static void
-open_only(void *arg)
-{
-	Sink *sink = arg;
-
-	sink->transport = open_library(sink);
 }
 
 /*
@@ -303,7 +295,8 @@ load_sink(Sink *sink, bool start)
 	if (alone)
 		StartTransactionCommand();
 	MemoryContextSwitchTo(cxt);
-	if (!outbox_step_try_part(start ? open_and_init : open_only, sink, &error))
+	sink->starts = start;
+	if (!outbox_step_try_part(open_sink, sink, &error))
 		snprintf(sink->problem, sizeof(sink->problem), "outbox_%s: %s", sink->name,
 				 error.message);
 	if (alone)
