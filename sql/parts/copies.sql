@@ -125,12 +125,8 @@ BEGIN
         RAISE EXCEPTION 'outbox.adopt() cannot be called during recovery'
             USING ERRCODE = 'read_only_sql_transaction',
                   HINT = 'A standby needs no adoption. When it is promoted, it goes on where the primary was.';
-    ELSIF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
-        RAISE EXCEPTION 'outbox.adopt() cannot be called at isolation level %',
-            upper(current_setting('transaction_isolation'))
-            USING ERRCODE = 'active_sql_transaction',
-                  HINT = 'Use READ COMMITTED: it has to see what was committed a moment ago.';
     END IF;
+    PERFORM outbox.refuse_snapshot('outbox.adopt()');
     PERFORM outbox.refuse_subscribed();
     LOCK TABLE outbox.origins IN SHARE ROW EXCLUSIVE MODE;
     owner := outbox.log_owner();

@@ -94,9 +94,9 @@ LANGUAGE C VOLATILE STRICT AS 'MODULE_PATHNAME', 'outbox_lock_source_1_0';
 COMMENT ON FUNCTION outbox.lock_source IS
 'Locks the name of a source until the transaction ends (false: another one has it), by a lock that no role can take otherwise';
 
-CREATE FUNCTION outbox.refuse_in_block(function text) RETURNS void
-LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_refuse_in_block_1_0';
-COMMENT ON FUNCTION outbox.refuse_in_block IS 'Refuses a call inside BEGIN and COMMIT, which ROLLBACK would not undo at a source, and at another level than READ COMMITTED (25001)';
+CREATE FUNCTION outbox.refuse_snapshot(function text, in_block bool DEFAULT false) RETURNS void
+LANGUAGE C VOLATILE AS 'MODULE_PATHNAME', 'outbox_refuse_snapshot_1_0';
+COMMENT ON FUNCTION outbox.refuse_snapshot IS 'Refuses a call at another level than READ COMMITTED and, with in_block, inside BEGIN and COMMIT, which ROLLBACK would not undo at a source (25001)';
 
 CREATE FUNCTION outbox.refuse_copy(function text) RETURNS void
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp
@@ -513,7 +513,7 @@ BEGIN
             USING ERRCODE = 'object_not_in_prerequisite_state', COLUMN = 'conninfo', HINT = cure;
     END IF;
 
-    PERFORM outbox.refuse_in_block('outbox.follow()');
+    PERFORM outbox.refuse_snapshot('outbox.follow()', in_block => true);
     PERFORM outbox.claim_log();   -- so that a copy of this database is known
     n := outbox.take_over(name, conninfo, publication, keep, timeout, true);
     PERFORM outbox.note_change(NULL, '', 'follow', '{}', jsonb_build_object('source', name, 'publication', publication));
@@ -539,7 +539,7 @@ BEGIN
             USING ERRCODE = 'undefined_object', COLUMN = 'name',
                   HINT = 'outbox.sources lists those that are.';
     END IF;
-    PERFORM outbox.refuse_in_block('outbox.unfollow()');
+    PERFORM outbox.refuse_snapshot('outbox.unfollow()', in_block => true);
     PERFORM outbox.refuse_copy('outbox.unfollow()');
     PERFORM outbox.drop_subscription(name);
     BEGIN

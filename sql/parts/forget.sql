@@ -112,15 +112,11 @@ DECLARE
     ids int4[];
     here record;
 BEGIN
+    PERFORM outbox.refuse_snapshot('outbox.forget()');
     IF tenant IS NULL THEN
         RAISE EXCEPTION 'tenant must not be null'
             USING ERRCODE = 'null_value_not_allowed',
                   HINT = 'Pass the name of the tenant, as emit() gets it.';
-    ELSIF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
-        RAISE EXCEPTION 'outbox.forget() cannot be called at isolation level %',
-            upper(current_setting('transaction_isolation'))
-            USING ERRCODE = 'active_sql_transaction',
-                  HINT = 'Use READ COMMITTED: it has to see what was committed a moment ago.';
     ELSIF outbox.current_epoch() < 0 THEN
         RAISE EXCEPTION 'this log is a copy that was not adopted, and nothing can be forgotten in it'
             USING ERRCODE = 'object_not_in_prerequisite_state',

@@ -265,12 +265,8 @@ BEGIN
         RAISE EXCEPTION 'invalid timeout %', timeout
             USING ERRCODE = 'invalid_parameter_value',
                   HINT = 'Use ''0'' to read once, or a time to wait, at most 1 year.';
-    ELSIF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
-        RAISE EXCEPTION 'outbox.wait_for() cannot be used at isolation level %',
-            upper(current_setting('transaction_isolation'))
-            USING ERRCODE = 'active_sql_transaction',
-                  HINT = 'Use READ COMMITTED: this transaction would never see the event delivered.';
     END IF;
+    PERFORM outbox.refuse_snapshot('outbox.wait_for()');
     SELECT e.xid INTO emitted_by
     FROM (SELECT a.id, a.xid FROM outbox.all_events a
           UNION ALL SELECT s.id, s.xid FROM outbox.scheduled s) e

@@ -439,12 +439,8 @@ DECLARE
     most CONSTANT int4 := limits -> 'max_endpoints';
     created jsonb;
 BEGIN
-    IF current_setting('transaction_isolation') IN ('repeatable read', 'serializable') THEN
-        RAISE EXCEPTION 'outbox.portal_create_endpoint() cannot be called at isolation level %',
-            upper(current_setting('transaction_isolation'))
-            USING ERRCODE = 'active_sql_transaction',
-                  HINT = 'Use READ COMMITTED: it has to count the endpoints that were committed a moment ago.';
-    ELSIF url IS NULL THEN
+    PERFORM outbox.refuse_snapshot('outbox.portal_create_endpoint()');
+    IF url IS NULL THEN
         RAISE EXCEPTION 'url must not be null'
             USING ERRCODE = 'null_value_not_allowed', COLUMN = 'url', HINT = 'Write the URL as https://host/path.';
     ELSIF octet_length(idempotency_key) NOT BETWEEN 1 AND 255 THEN

@@ -227,15 +227,16 @@ OUTBOX_FUNCTION(outbox_ask_source_1_0, 3)
 }
 
 /*
- * refuse_in_block(function text): throws inside BEGIN and COMMIT.  A slot that was made at
- * a source stays there after ROLLBACK, and one that was dropped does not come back.  Throws
- * also where the snapshot may be older than the last call, which may have made the slot.
+ * refuse_snapshot(function text, in_block bool): throws where the snapshot may be older than
+ * what was committed a moment ago.  'in_block': throws also inside BEGIN and COMMIT.  A slot
+ * that was made at a source stays there after ROLLBACK, and one that was dropped does not
+ * come back.
  */
-OUTBOX_FUNCTION(outbox_refuse_in_block_1_0, 1)
+OUTBOX_FUNCTION(outbox_refuse_snapshot_1_0, 2)
 {
 	const char *function = PG_ARGISNULL(0) ? "it" : text_to_cstring(PG_GETARG_TEXT_PP(0));
 
-	if (IsTransactionBlock())
+	if (PG_GETARG_BOOL(1) && IsTransactionBlock())
 		ereport(ERROR,
 				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
 				 errmsg("%s cannot run inside a transaction block", function),

@@ -319,7 +319,7 @@ my @internal = qw(
   lock_tenant log_deliveries log_owner log_size log_size_now log_xid make_room metric_names metric_series new_secret newest_position
   next_seq note_change note_inactive note_missed order_key origins_changed page_bound page_endpoints page_rows
   parked_counts pending_seqs portal_change portal_cipher portal_cursor portal_hint portal_key
-  portal_noted portal_own portal_reason portal_settings portal_spend portal_spend_challenges position_now probe refuse_copy refuse_in_block
+  portal_noted portal_own portal_reason portal_settings portal_spend portal_spend_challenges position_now probe refuse_copy refuse_snapshot
   refuse_subscribed request_of require_endpoint require_library resolve_start retention_held run_attempts same_history
   scheduled_now schema_problem seal shared_rows shown shown_request sink_properties size_now skip_replicated source_of
   start_replay step_holds store_credentials stored_credentials take take_over taken_to unseal
