@@ -35,8 +35,8 @@ RETURN f.complete_at IS NULL AND f.tenant = tenant AND (f.key IS NULL OR f.key =
 COMMENT ON FUNCTION outbox.forgets IS
 'True if this call of outbox.forget() is open and means this event, whether its row is empty yet or not';
 
--- No statistics of forgotten content: they are samples of the columns, which no
--- removal of a row removes.
+-- No statistics of secrets and forgotten content: they are samples of the columns, which
+-- pg_read_all_data reads, and no removal of a row removes.
 DO $$
 DECLARE
     c record;
@@ -44,8 +44,10 @@ BEGIN
     FOR c IN SELECT a.attrelid::regclass AS relation, a.attname
              FROM pg_attribute a JOIN pg_class r ON r.oid = a.attrelid
              WHERE r.relnamespace = 'outbox'::regnamespace AND r.relkind IN ('r', 'p')
-             AND (r.relname ~ '^(events|attempt_log)(_[0-9])?$' OR r.relname IN ('kept_events', 'scheduled', 'parked', 'dedup'))
-             AND a.attname = ANY ('{key,headers,payload,body,content_type,dedup_key,error,response_headers,response_body,last_error}')
+             AND (r.relname ~ '^(events|attempt_log)(_[0-9])?$' OR r.relname IN (
+                  'kept_events', 'scheduled', 'parked', 'dedup', 'endpoint_secrets', 'endpoint_settings', 'endpoint_audit'))
+             AND a.attname = ANY ('{key,headers,payload,body,content_type,dedup_key,error,response_headers,response_body,last_error,
+                                    secret,previous,credentials,url,label,metadata,before,after}')
     LOOP
         EXECUTE format('ALTER TABLE ONLY %s ALTER COLUMN %I SET STATISTICS 0', c.relation, c.attname);
     END LOOP;

@@ -28,16 +28,6 @@ ALTER TABLE outbox.endpoint_secrets ENABLE ROW LEVEL SECURITY;
 -- is cheaper than the policy's would else be judged first, and its time tells the value.
 CREATE POLICY worker ON outbox.endpoint_secrets
 USING ((SELECT has_table_privilege('outbox.endpoint_secrets', 'TRUNCATE')));
--- No statistics: they are samples of the column, and pg_read_all_data reads them.
-ALTER TABLE outbox.endpoint_secrets ALTER COLUMN secret SET STATISTICS 0;
-ALTER TABLE outbox.endpoint_secrets ALTER COLUMN previous SET STATISTICS 0;
-ALTER TABLE outbox.endpoint_secrets ALTER COLUMN credentials SET STATISTICS 0;
-ALTER TABLE outbox.endpoint_settings ALTER COLUMN url SET STATISTICS 0;
-ALTER TABLE outbox.endpoint_settings ALTER COLUMN headers SET STATISTICS 0;
-ALTER TABLE outbox.endpoint_settings ALTER COLUMN label SET STATISTICS 0;
-ALTER TABLE outbox.endpoint_settings ALTER COLUMN metadata SET STATISTICS 0;
-ALTER TABLE outbox.endpoint_audit ALTER COLUMN before SET STATISTICS 0;
-ALTER TABLE outbox.endpoint_audit ALTER COLUMN after SET STATISTICS 0;
 
 -- Each row has as much of each value as fits a page, whatever the encoding: 1500
 -- characters for all of them.  The name of a file is in the first row.
