@@ -8,8 +8,8 @@
 -- schema: a role that may create in it could plant a function that one of these calls.
 DO $$
 DECLARE
-    f regprocedure;
     grantee text;
+    change text;
 BEGIN
     FOR grantee IN
         SELECT DISTINCT COALESCE(quote_ident(r.rolname), 'PUBLIC')
@@ -32,19 +32,13 @@ BEGIN
             EXECUTE format('REVOKE ALL ON ALL FUNCTIONS IN SCHEMA outbox FROM %s', grantee);
         END IF;
     END LOOP;
-    FOR f IN SELECT p.oid FROM pg_proc p
-             WHERE p.pronamespace = 'outbox'::regnamespace
-             AND p.proname NOT IN ('current_piece', 'next_seq', 'current_epoch', 'log_xid',
-                                   'new_event_id', 'check_event')
-    LOOP
-        EXECUTE format('REVOKE ALL ON FUNCTION %s FROM PUBLIC', f);
-    END LOOP;
     -- Default privileges may have taken it from PUBLIC.
-    FOR f IN SELECT p.oid FROM pg_proc p
-             WHERE p.pronamespace = 'outbox'::regnamespace
-             AND p.proname IN ('current_piece', 'next_seq', 'current_epoch', 'log_xid',
-                               'new_event_id', 'check_event')
+    FOR change IN
+        SELECT format(CASE WHEN p.proname IN ('current_piece', 'next_seq', 'current_epoch', 'log_xid', 'new_event_id', 'check_event')
+                           THEN 'GRANT EXECUTE ON FUNCTION %s TO PUBLIC' ELSE 'REVOKE ALL ON FUNCTION %s FROM PUBLIC' END,
+                      p.oid::regprocedure)
+        FROM pg_proc p WHERE p.pronamespace = 'outbox'::regnamespace
     LOOP
-        EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO PUBLIC', f);
+        EXECUTE change;
     END LOOP;
 END $$;
