@@ -279,6 +279,11 @@ DECLARE
     last outbox.ticks;
     next outbox.ticks;
 BEGIN
+    IF start_at IS NULL AND replayed_from IS NULL THEN
+        RAISE EXCEPTION 'start_at must not be null'
+            USING ERRCODE = 'null_value_not_allowed',
+                  HINT = 'Use ''now'', ''beginning'' or a timestamp.';
+    END IF;
     LOCK TABLE outbox.endpoint_settings IN ROW EXCLUSIVE MODE;
     IF outbox.current_epoch() < 0 THEN
         RAISE EXCEPTION 'this log is a copy that was not adopted, and has no places to start at'
@@ -581,11 +586,6 @@ BEGIN
     s := outbox.check_settings(s);
     PERFORM outbox.check_listed(topics);
     secret := outbox.new_secret(s.config, secret);
-    IF start_at IS NULL THEN
-        RAISE EXCEPTION 'start_at must not be null'
-            USING ERRCODE = 'null_value_not_allowed',
-                  HINT = 'Use ''now'', ''beginning'' or a timestamp.';
-    END IF;
 
     PERFORM outbox.refuse_subscribed();
     PERFORM outbox.claim_log();
@@ -825,11 +825,6 @@ AS $$
 DECLARE
     s outbox.endpoint_settings := outbox.lock_endpoint(name);
 BEGIN
-    IF start_at IS NULL THEN
-        RAISE EXCEPTION 'start_at must not be null'
-            USING ERRCODE = 'null_value_not_allowed',
-                  HINT = 'Use ''now'', ''beginning'' or a timestamp.';
-    END IF;
     SELECT p.snapshot, p.seq_low INTO s.start_snapshot, s.start_seq_low
     FROM outbox.resolve_start(start_at, NULL) p;
 
