@@ -32,8 +32,7 @@ static bool
 address_is_allowed(OutboxTransfer *t, const struct sockaddr *sa)
 {
 	const char		  *why;
-	OutboxAddressClass verdict = outbox_address_judge(sa, &outbox_http_config.networks,
-													  &why);
+	OutboxAddressClass verdict = outbox_address_judge(sa, outbox_networks, &why);
 
 	if (verdict == OUTBOX_ADDRESS_ALLOWED ||
 		(verdict == OUTBOX_ADDRESS_PUBLIC && !t->plain))

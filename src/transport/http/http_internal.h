@@ -235,13 +235,12 @@ outbox_http_now(void)
  */
 typedef struct OutboxHttpConfig
 {
-	unsigned	   generation;
-	bool		   use_proxy;
-	bool		   tls_is_bounded; /* by http_peer.c: libcurl has OpenSSL */
-	bool		   have_http2;
-	char		   proxy_host[256]; /* empty: an address */
-	int			   proxy_port;
-	OutboxNetworks networks;
+	unsigned generation;
+	bool	 use_proxy;
+	bool	 tls_is_bounded; /* by http_peer.c: libcurl has OpenSSL */
+	bool	 have_http2;
+	char	 proxy_host[256]; /* empty: an address */
+	int		 proxy_port;
 } OutboxHttpConfig;
 
 extern OutboxHttpConfig outbox_http_config;

@@ -1,7 +1,6 @@
 /*
  * http_settings.c
- *	  Owns the settings of the worker that requests use: the proxy, and the networks
- *	  that requests may go to.
+ *	  Owns the settings of the worker that requests use: the proxy, and when they were read.
  */
 #include "base/settings.h"
 #include "transport/http/http_internal.h"
@@ -49,7 +48,6 @@ outbox_http_first_settings(void)
 	outbox_http_config.generation++;
 	outbox_http_config.use_proxy = outbox_proxy && outbox_proxy[0];
 	take_proxy();
-	outbox_http_config.networks = *outbox_networks;
 }
 
 void
