@@ -29,6 +29,9 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
+/* From 19 on a statement that only reads sets bits in the visibility map of a table. */
+#define OUTBOX_READS_SET_BITS (PG_VERSION_NUM >= 190000)
+
 /* dshash needs a function that copies keys since 17. */
 #if PG_VERSION_NUM >= 170000
 #define OUTBOX_DSHASH_COPY_FUNCTION .copy_function = dshash_memcpy,

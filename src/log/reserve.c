@@ -27,6 +27,7 @@
 #include "utils/lsyscache.h"
 #include "utils/rel.h"
 
+#include "base/compat.h"
 #include "base/query.h"
 #include "base/table_rows.h"
 #include "base/version.h"
@@ -99,10 +100,7 @@ outbox_reserve_give_up_alone(void *given)
 	outbox_txn_commit();
 }
 
-/*
- * From 19 on a statement that only reads sets bits in the visibility map of a table.  The
- * first one makes the file, so on a full disk it would fail.
- */
+/* The first statement that reads makes the map of a table, so on a full disk it would fail. */
 static void
 make_maps(void)
 {
@@ -150,7 +148,7 @@ outbox_reserve_fill(void *unused)
 	}
 	if (reserve)
 		table_close(reserve, NoLock);
-	if (PG_VERSION_NUM >= 190000)
+	if (OUTBOX_READS_SET_BITS)
 		make_maps();
 	outbox_txn_commit();
 }
