@@ -24,7 +24,7 @@ our @EXPORT = qw(outbox_node ask wait_until wait_sql endpoint emit worker_pid
   new_worker pause start_again start_producer stop_producer check_history
   event_ids process_is_gone kill_everything wait_settled wait_status
   nothing_arrives emit_at_once refuses_unsigned documented_roles worker_grants
-  shown_in_security private_memory cpu_ticks stat_of endpoint_shows all_relations shim write_clock park_as_dead
+  shown_in_security private_memory cpu_ticks stat_of endpoint_shows all_relations shim write_clock park_as_dead log_rows_read
   watch_machine stood_still seconds_since sleeps_meanwhile settings_read replace_worker is_installed has_openssl $top);
 
 our $top = $ENV{OUTBOX_TOP} || '.';
@@ -241,6 +241,23 @@ sub emit
 	$more = defined $more ? ", $more" : '';
 	return $node->safe_psql($dbname // 'postgres',
 		"SELECT outbox.emit('$topic', '$payload'::jsonb$more)");
+}
+
+# Rows of the log that were read by an index; outbox.deliveries reads them, too.  The head of the log must be reached.  What a
+# worker has read by then is reported with what it reads for the next event, or before.  /ok/marker gets the topic "marker".
+sub log_rows_read
+{
+	my ($node, $receiver) = @_;
+	my $sql = "SELECT sum(idx_tup_fetch) FROM pg_stat_user_tables WHERE schemaname = 'outbox' AND relname ~ '^events_[0-9]\$'";
+	my $before;
+
+	foreach (1, 2)
+	{
+		$before = $node->safe_psql('postgres', $sql);
+		$receiver->wait_delivered(1, id => emit($node, 'marker', '{}'), path => '/ok/marker');
+	}
+	wait_sql($node, "SELECT ($sql) > $before");
+	return $node->safe_psql('postgres', $sql);
 }
 
 # Emits events 1 to n on a topic named like the endpoint, which is paused

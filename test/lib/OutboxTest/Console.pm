@@ -178,6 +178,26 @@ sub url
 	return "http://127.0.0.1:$self->{port}";
 }
 
+sub page
+{
+	my ($self, $path) = @_;
+	my $answer = HTTP::Tiny->new(max_redirect => 0, timeout => 60)->get($self->url . $path);
+
+	fail("$path: $answer->{status} $answer->{content}") if $answer->{status} == 500;
+	return $answer->{content};
+}
+
+# Waits until a page has the text.
+sub says
+{
+	my ($self, $path, $pattern, $name) = @_;
+	my $said;
+
+	ok(scalar(OutboxTest::wait_until(sub { ($said = $self->page($path)) =~ $pattern }, $name)), $name)
+	  or diag($said =~ s/<[^>]*>//gr =~ s/\n\s*/\n/gr);
+	return;
+}
+
 # Asks for an action as a form of the console's own page does.
 sub act
 {

@@ -13,23 +13,6 @@ my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 my $endpoints = 40;
 my $rows = 0;    # in the log
-my $markers = 0;
-
-# Rows of the log that were read by an index.  The worker reports all that it has read when it has read one more event.
-sub rows_read
-{
-	my $sql = "SELECT sum(idx_tup_fetch) FROM pg_stat_user_tables WHERE schemaname = 'outbox' AND relname ~ '^events_[0-9]\$'";
-
-	ask("SELECT outbox.emit('marker', '{}')");
-	$receiver->wait_delivered(++$markers, path => '/ok/marker');
-
-	my $before = ask($sql);
-
-	ask("SELECT outbox.emit('marker', '{}')");
-	$receiver->wait_delivered(++$markers, path => '/ok/marker');
-	wait_sql($node, "SELECT ($sql) > $before");
-	return ask($sql);
-}
 
 # Events of each endpoint's topic in turn, and two for all of them
 sub emit_many
@@ -94,12 +77,12 @@ ok(wait_sql($node, "SELECT processing = 0 FROM outbox.stats WHERE endpoint = 'e3
 ask("SELECT outbox.alter_endpoint('e3', reset => '{max_in_flight}')");
 
 # After a restart nobody knows how much it is.
-my $begun = rows_read();
+my $begun = log_rows_read($node, $receiver);
 $node->restart;
 ok(wait_sql($node, "SELECT bool_and(pending_exact) FROM outbox.stats WHERE endpoint ~ '^e'"), 'counted');
 is(ask("SELECT reading IS NOT NULL FROM outbox.positions JOIN outbox.endpoint_settings USING (endpoint_id)"
 	  . " WHERE name = 'e3' ORDER BY number DESC LIMIT 1"), 't', 'one of them is within a tick');
-my $counted = rows_read() - $begun;
+my $counted = log_rows_read($node, $receiver) - $begun;
 
 sub resume
 {
@@ -120,7 +103,7 @@ resume();
 my $events = ask("SELECT count(*) FROM outbox.events, generate_series(0, $endpoints - 1) i WHERE topic IN ('t.' || i, 'all')"
 	  . " AND (i <> 5 OR (payload ->> 'n')::int > 3000)");
 ok(all_delivered($events), 'all is delivered');
-my $read = rows_read() - $begun - $counted;
+my $read = log_rows_read($node, $receiver) - $begun - $counted;
 note("$rows rows in the log, $counted read to count, $read to deliver");
 cmp_ok($counted, '<', 15 * $rows, 'rows that were read to count');
 cmp_ok($read, '<', 25 * $rows, 'rows that were read to deliver');
@@ -148,11 +131,11 @@ ask("SELECT count(outbox.pause_endpoint(name)) FROM outbox.endpoints WHERE name 
 ok(wait_sql($node, "SELECT bool_and(state = 'paused') FROM outbox.stats WHERE endpoint ~ '^(team|other)'"), 'paused');
 ask("SELECT count(outbox.emit('team', '{}', tenant => 'team')) FROM generate_series(1, 900)");
 ask("SELECT count(outbox.emit('team', '{}', tenant => 't' || i)) FROM generate_series(11, 30) i");
-$begun = rows_read();
+$begun = log_rows_read($node, $receiver);
 ask("SELECT count(outbox.resume_endpoint(name)) FROM outbox.endpoints WHERE name ~ '^(team|other)'");
 ok(wait_sql($node, "SELECT bool_and(pending = 0 AND pending_exact) AND sum(delivered) = 9020 FROM outbox.stats WHERE endpoint ~ '^(team|other)'"),
 	'all is delivered');
-$read = rows_read() - $begun;
+$read = log_rows_read($node, $receiver) - $begun;
 note("$read rows read");
 cmp_ok($read, '<', 4_500, 'rows that were read for ten endpoints of a tenant with 900 events');
 

@@ -12,30 +12,12 @@ my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
 my $others = 40_000;
 my $bulk = 3_000;
-my $markers = 0;
 
 # The numbers in the events that a path has got, in the order of arrival
 sub got
 {
 	my ($path) = @_;
 	return join ' ', map { $_->{body} =~ /"n": ?(\d+)/ } $receiver->delivered(path => $path);
-}
-
-# Rows of the log that were read by an index, outbox.deliveries reads them, too.  The head of the log must be reached.  What a worker
-# has read by then is reported with what it reads for the next event, or before.
-sub rows_read
-{
-	my $sql = "SELECT sum(idx_tup_fetch) FROM pg_stat_user_tables WHERE schemaname = 'outbox' AND relname ~ '^events_[0-9]\$'";
-
-	ask("SELECT outbox.emit('marker', '{}')");
-	$receiver->wait_delivered(++$markers, path => '/ok/marker');
-
-	my $before = ask($sql);
-
-	ask("SELECT outbox.emit('marker', '{}')");
-	$receiver->wait_delivered(++$markers, path => '/ok/marker');
-	wait_sql($node, "SELECT ($sql) > $before");
-	return ask($sql);
 }
 
 endpoint($node, $receiver, 'marker', '/ok/marker', "topics => '{marker}'");
@@ -66,13 +48,13 @@ $late->quit;
 
 # After a restart they are behind, and do not know by how much
 $node->restart;
-my $begun = rows_read();
+my $begun = log_rows_read($node, $receiver);
 ok(wait_sql($node, "SELECT bool_and(pending_exact) FROM outbox.stats WHERE endpoint IN ('acme', 'globex')"), 'counted');
 is(ask("SELECT pending FROM outbox.stats WHERE endpoint IN ('acme', 'globex') ORDER BY endpoint"), "3\n2", 'their backlogs');
 ask("SELECT outbox.resume_endpoint(e) FROM unnest('{acme,globex}'::text[]) e");
 ok($receiver->wait_delivered(4, path => '/ok/acme'), 'the one gets its events');
 ok($receiver->wait_delivered(2, path => '/ok/globex'), 'the other, too');
-my $read = rows_read() - $begun;
+my $read = log_rows_read($node, $receiver) - $begun;
 note("$read rows read for 5 events");
 cmp_ok($read, '<', $others / 2, 'rows of the log that were read');
 is(got('/ok/acme'), '0 1 2 7', 'each of its events');
@@ -90,10 +72,10 @@ is(join(' ', sort split / /, got('/ok/archive')), '0 1 2 3 4 5 6 7', 'each event
 ok(wait_sql($node, "SELECT pending_exact FROM outbox.stats WHERE endpoint = 'archive'"), 'and counts it');
 
 # A replay reads what is its tenant's, too
-$begun = rows_read();
+$begun = log_rows_read($node, $receiver);
 ask("SELECT outbox.replay('acme', now() - interval '1 hour')");
 ok($receiver->wait_delivered(8, path => '/ok/acme'), 'a replay');
-$read = rows_read() - $begun;
+$read = log_rows_read($node, $receiver) - $begun;
 note("$read rows read for a replay of 4 events");
 cmp_ok($read, '<', $others / 2, 'rows of the log that were read');
 is(join(' ', sort split / /, got('/ok/acme')), '0 0 1 1 2 2 7 7', 'each of its events again');

@@ -2,7 +2,6 @@
 use strict;
 use warnings;
 
-use HTTP::Tiny;
 use OutboxTest;
 use OutboxTest::Console;
 use PostgreSQL::Test::Cluster;
@@ -13,40 +12,21 @@ OutboxTest::Console::skip_without_python();
 
 my $node = outbox_node('main');
 my $receiver = OutboxTest::Receiver->new('main');
-my $http = HTTP::Tiny->new(max_redirect => 0, timeout => 60);
 my $database = sprintf 'host=%s port=%d dbname', $node->host, $node->port;
-
-sub page
-{
-	my ($console, $path) = @_;
-	my $answer = $http->get($console->url . $path);
-
-	fail("$path: $answer->{status} $answer->{content}") if $answer->{status} == 500;
-	return $answer->{content};
-}
-
-sub says
-{
-	my ($console, $path, $pattern, $name) = @_;
-	my $said;
-	ok(scalar(wait_until(sub { ($said = page($console, $path)) =~ $pattern }, $name)), $name)
-	  or diag($said =~ s/<[^>]*>//gr =~ s/\n\s*/\n/gr);
-	return;
-}
 
 OutboxTest::Console::roles($node);
 endpoint($node, $receiver, 'billing', '/ok/billing', "topics => '{order.*}'");
 
 # What refuses connections
 my $console = OutboxTest::Console->new($node, database => qq("$database=nowhere user=console"));
-says($console, '/', qr/cannot be asked.*Database &#34;nowhere&#34; does not exist/s, 'a database that is not there');
+$console->says('/', qr/cannot be asked.*Database &#34;nowhere&#34; does not exist/s, 'a database that is not there');
 $console->stop;
 $console = OutboxTest::Console->new($node, database => qq("$database=postgres user=nobody"));
-says($console, '/', qr/cannot be asked.*Role &#34;nobody&#34; does not exist/s, 'a role that is not there');
+$console->says('/', qr/cannot be asked.*Role &#34;nobody&#34; does not exist/s, 'a role that is not there');
 $console->stop;
 
 $console = OutboxTest::Console->new($node);
-says($console, '/', qr/All is well/, 'all is well');
+$console->says('/', qr/All is well/, 'all is well');
 my $ended = "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = 'console'";
 foreach my $case (
 	[ 'ALTER ROLE console CONNECTION LIMIT 0', 'ALTER ROLE console CONNECTION LIMIT -1', qr/Too many connections for role/, 'a limit of connections' ],
@@ -56,9 +36,9 @@ foreach my $case (
 {
 	my ($do, $undo, $says, $what) = @$case;
 	$node->safe_psql('postgres', "$do; $ended");
-	says($console, '/dead', qr/cannot be asked.*$says/s, $what);
+	$console->says('/dead', qr/cannot be asked.*$says/s, $what);
 	$node->safe_psql('postgres', $undo);
-	says($console, '/dead', qr/There are none/, 'and it is back by itself');
+	$console->says('/dead', qr/There are none/, 'and it is back by itself');
 }
 
 # A password that was changed
@@ -69,22 +49,22 @@ print $fh "local all console scram-sha-256\n$trust";
 close $fh;
 $node->safe_psql('postgres', "ALTER ROLE console PASSWORD 'changed'; SELECT pg_reload_conf()");
 $node->safe_psql('postgres', $ended);
-says($console, '/', qr/cannot be asked.*(?:no password supplied|[Pp]assword authentication failed)/s, 'a password that was changed');
+$console->says('/', qr/cannot be asked.*(?:no password supplied|[Pp]assword authentication failed)/s, 'a password that was changed');
 open($fh, '>', $hba) or die $!;
 print $fh $trust;
 close $fh;
 $node->safe_psql('postgres', 'SELECT pg_reload_conf()');
-says($console, '/', qr/All is well/, 'and it is back by itself');
+$console->says('/', qr/All is well/, 'and it is back by itself');
 
 # All connections of the console are busy
 my $locker = $node->background_psql('postgres');
 $locker->query_safe('BEGIN; LOCK outbox.endpoint_settings IN ACCESS EXCLUSIVE MODE');
 $console->stop;
 $console = OutboxTest::Console->new($node, connections => 1);
-says($console, '/endpoints', qr/Not known.*locked at present/s, 'a table is locked');
+$console->says('/endpoints', qr/Not known.*locked at present/s, 'a table is locked');
 $locker->query_safe('COMMIT');
 $locker->quit;
-says($console, '/endpoints', qr/billing/, 'and is read again');
+$console->says('/endpoints', qr/billing/, 'and is read again');
 $console->stop;
 
 # A role without rights, and an extension that is dropped while the console looks
@@ -92,18 +72,18 @@ $node->safe_psql('postgres', 'CREATE ROLE stranger LOGIN');
 $console = OutboxTest::Console->new($node, database => qq("$database=postgres user=stranger"));
 foreach my $path (qw(/ /endpoints /endpoint/billing /search?q=a /dead /tenants /system /catalogue))
 {
-	says($console, $path, qr/ot known.*may not see/s, "a role without rights is told so: $path");
-	unlike(page($console, $path), qr/All is well|There are none|There is no endpoint|None has|No endpoint belongs/, 'and not that there is nothing');
+	$console->says($path, qr/ot known.*may not see/s, "a role without rights is told so: $path");
+	unlike($console->page($path), qr/All is well|There are none|There is no endpoint|None has|No endpoint belongs/, 'and not that there is nothing');
 }
 $console->stop;
 $node->safe_psql('postgres', 'CREATE DATABASE second');
 $node->safe_psql('second', "CREATE EXTENSION outbox; SELECT outbox.grant_to('console', 'operate')");
 $console = OutboxTest::Console->new($node, database => qq("$database=second user=console"));
-says($console, '/', qr/There is no endpoint yet/, 'a database without endpoints says what to do');
+$console->says('/', qr/There is no endpoint yet/, 'a database without endpoints says what to do');
 $node->safe_psql('second', 'DROP EXTENSION outbox CASCADE');
-says($console, $_, qr/no extension outbox/, "an extension that was dropped is said: $_") foreach qw(/ /endpoints /dead /system);
+$console->says($_, qr/no extension outbox/, "an extension that was dropped is said: $_") foreach qw(/ /endpoints /dead /system);
 $node->safe_psql('second', "CREATE EXTENSION outbox; SELECT outbox.grant_to('console', 'operate')");
-says($console, '/', qr/There is no endpoint yet/, 'and it is back by itself');
+$console->says('/', qr/There is no endpoint yet/, 'and it is back by itself');
 $console->stop;
 
 # Databases in another encoding
@@ -114,8 +94,8 @@ foreach my $encoding (qw(LATIN1 SQL_ASCII))
 	$node->safe_psql($name, "CREATE EXTENSION outbox; SELECT outbox.grant_to('console', 'operate')");
 	$node->safe_psql($name, "SET client_encoding = 'UTF8'; SELECT outbox.create_endpoint('lager', '" . $receiver->url('/ok/lager') . "', label => 'B\xc3\xbccher')");
 	$console = OutboxTest::Console->new($node, database => qq("$database=$name user=console"));
-	says($console, '/endpoint/lager', qr/B\xc3\xbccher/, "a database in $encoding is read");
-	unlike(page($console, $_), qr/fault/, "$encoding: $_") foreach '/search?q=%E2%82%AC', '/tenant?name=%E6%97%A5', '/endpoints?q=%C3%BC';
+	$console->says('/endpoint/lager', qr/B\xc3\xbccher/, "a database in $encoding is read");
+	unlike($console->page($_), qr/fault/, "$encoding: $_") foreach '/search?q=%E2%82%AC', '/tenant?name=%E6%97%A5', '/endpoints?q=%C3%BC';
 	unlike($console->log, qr/Traceback/, 'without a fault');
 	$console->stop;
 }
@@ -128,12 +108,12 @@ $node->safe_psql('postgres', "SELECT count(outbox.create_endpoint('alike-' || lp
 	  . ' FROM generate_series(1, 1000) n');
 my $died = emit($node, 'long.one', '{}', "tenant => '$rtl', key => repeat('k', 1024)");
 $console = OutboxTest::Console->new($node);
-says($console, "/endpoint/$long", qr/\Q$rtl\E/, 'a long name is shown');
-says($console, "/event/$died", qr/k{1024}/, 'and a long key');
-says($console, '/search?q=customer-1', qr{<h2>Tenants</h2><p><a href="/tenant\?name=customer-1">customer-1</a>.*There are more}s, 'of many tenants that are alike, the one that is asked for comes first');
-says($console, '/search?q=customer-999', qr{<h2>Tenants</h2><p><a href="/tenant\?name=customer-999">}, 'also the last one');
-says($console, '/search?q=alike-0500', qr{<h2>Endpoints</h2>\s*<table>.*?<tbody>\s*<tr>\s*<td><a href="/endpoint/alike-0500">}s, 'and so does an endpoint');
-says($console, '/search?q=alike', qr/There are more.*all of them/s, 'and it is said that there are more');
+$console->says("/endpoint/$long", qr/\Q$rtl\E/, 'a long name is shown');
+$console->says("/event/$died", qr/k{1024}/, 'and a long key');
+$console->says('/search?q=customer-1', qr{<h2>Tenants</h2><p><a href="/tenant\?name=customer-1">customer-1</a>.*There are more}s, 'of many tenants that are alike, the one that is asked for comes first');
+$console->says('/search?q=customer-999', qr{<h2>Tenants</h2><p><a href="/tenant\?name=customer-999">}, 'also the last one');
+$console->says('/search?q=alike-0500', qr{<h2>Endpoints</h2>\s*<table>.*?<tbody>\s*<tr>\s*<td><a href="/endpoint/alike-0500">}s, 'and so does an endpoint');
+$console->says('/search?q=alike', qr/There are more.*all of them/s, 'and it is said that there are more');
 unlike($console->log, qr/Traceback|fault/, 'no fault of the console is in its log');
 $console->stop;
 

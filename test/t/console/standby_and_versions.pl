@@ -16,24 +16,6 @@ my $receiver = OutboxTest::Receiver->new('main');
 my $http = HTTP::Tiny->new(max_redirect => 0, timeout => 60);
 my @screens = grep { !/[{]/ } OutboxTest::Console::names('SCREENS', 'screens');
 
-sub page
-{
-	my ($console, $path) = @_;
-	my $answer = $http->get($console->url . $path);
-
-	fail("$path: $answer->{status} $answer->{content}") if $answer->{status} == 500;
-	return $answer->{content};
-}
-
-sub says
-{
-	my ($console, $path, $pattern, $name) = @_;
-	my $said;
-	ok(scalar(wait_until { ($said = page($console, $path)) =~ $pattern } $name), $name)
-	  or diag($said =~ s/<[^>]*>//gr =~ s/\n\s*/\n/gr);
-	return;
-}
-
 OutboxTest::Console::roles($node);
 endpoint($node, $receiver, 'billing', '/ok/billing', "tenant => 'acme'");
 endpoint($node, $receiver, 'crm', '/abort/crm', "topics => '{order.*}'");
@@ -47,16 +29,16 @@ $standby->init_from_backup($node, 'backup', has_streaming => 1);
 $standby->start;
 $node->wait_for_catchup($standby);
 my $console = OutboxTest::Console->new($standby);
-says($console, '/', qr/standby/, 'the overview says that this is a standby');
-like(page($console, '/'), qr/data-live/, 'and is read again by itself');
-unlike(page($console, '/'), qr/All is well|read the server log/, 'it does not say that all is well, and sends nobody to look for a worker');
-like(page($console, '/system'), qr/standby/, 'and so does the page of the system');
-like(page($console, '/dead'), qr/order\.created/, 'what has been copied is shown');
+$console->says('/', qr/standby/, 'the overview says that this is a standby');
+like($console->page('/'), qr/data-live/, 'and is read again by itself');
+unlike($console->page('/'), qr/All is well|read the server log/, 'it does not say that all is well, and sends nobody to look for a worker');
+like($console->page('/system'), qr/standby/, 'and so does the page of the system');
+like($console->page('/dead'), qr/order\.created/, 'what has been copied is shown');
 my $refused = $console->act('pause', endpoint => 'billing');
 is($refused->{status}, 409, 'an action is refused');
 like($refused->{content}, qr/Nothing was changed.*standby/s, 'and the page says why');
 OutboxTest::Console::missing() ? $standby->promote : $console->browse('standby');
-says($console, '/', qr/Events are delivered|All is well|log is held/, 'once it is promoted, the page says how it is');
+$console->says('/', qr/Events are delivered|All is well|log is held/, 'once it is promoted, the page says how it is');
 is($console->act('pause', endpoint => 'billing')->{status}, 303, 'and an action is carried out');
 $console->stop;
 $standby->stop;
@@ -64,10 +46,10 @@ $standby->stop;
 # A database that takes no changes
 $console = OutboxTest::Console->new($node);
 $node->safe_psql('postgres', "ALTER SYSTEM SET default_transaction_read_only = on; SELECT pg_reload_conf()");
-says($console, '/', qr/dead letter waits/, 'a server whose transactions are read-only is shown as ever');
+$console->says('/', qr/dead letter waits/, 'a server whose transactions are read-only is shown as ever');
 is($console->act('pause', endpoint => 'crm')->{status}, 303, 'and a command says that it writes');
 $node->safe_psql('postgres', "SET default_transaction_read_only = off; ALTER ROLE console SET statement_timeout = '1ms'");
-like(page($console, '/'), qr/dead letter waits/, 'limits of the role do not end the questions of the console');
+like($console->page('/'), qr/dead letter waits/, 'limits of the role do not end the questions of the console');
 $node->safe_psql('postgres', 'ALTER SYSTEM RESET default_transaction_read_only');
 $node->safe_psql('postgres', 'SELECT pg_reload_conf()');
 
@@ -78,21 +60,21 @@ ALTER VIEW outbox.stats RENAME COLUMN dead TO dead_once;
 ALTER FUNCTION outbox.metrics RENAME TO metrics_once;
 UPDATE pg_extension SET extversion = '0.9' WHERE extname = 'outbox';
 SQL
-like(page($console, '/'), qr/It is not known whether events are delivered.*another version/s, 'of another version nothing is claimed');
-like(page($console, '/system'), qr/Not known.*no such view.*another version/s, 'a view that is not there is not an empty one');
+like($console->page('/'), qr/It is not known whether events are delivered.*another version/s, 'of another version nothing is claimed');
+like($console->page('/system'), qr/Not known.*no such view.*another version/s, 'a view that is not there is not an empty one');
 $refused = $http->get($console->url . '/do/drop?endpoint=crm');
 is($refused->{status}, 503, 'an action that cannot be counted is not offered');
 like($refused->{content}, qr/another version/, 'and the page says why');
-says($console, $_, qr/another version/, "and so does $_, which shows what is not there") foreach '/endpoints', '/endpoint/crm', '/search?q=crm', '/tenants', '/dead';
+$console->says($_, qr/another version/, "and so does $_, which shows what is not there") foreach '/endpoints', '/endpoint/crm', '/search?q=crm', '/tenants', '/dead';
 $node->safe_psql('postgres', <<'SQL');
 ALTER VIEW outbox.set_aside_once RENAME TO set_aside;
 ALTER VIEW outbox.stats RENAME COLUMN dead_once TO dead;
 ALTER FUNCTION outbox.metrics_once RENAME TO metrics;
 SQL
 $node->restart;
-says($console, '/', qr/Nothing is sent.*version 0\.9/s, 'a worker that does not run with these objects is said, with the versions');
+$console->says('/', qr/Nothing is sent.*version 0\.9/s, 'a worker that does not run with these objects is said, with the versions');
 $node->safe_psql('postgres', "UPDATE pg_extension SET extversion = '1.0' WHERE extname = 'outbox'; SELECT outbox.endpoint_changed(0)");
-says($console, '/', qr/dead letter waits/, 'and is over by itself');
+$console->says('/', qr/dead letter waits/, 'and is over by itself');
 unlike($console->log, qr/Traceback|fault/, 'no fault of the console is in its log');
 
 # The console's own version, and a fault of it
@@ -102,7 +84,7 @@ my $fault = $http->get($console->url . '/endpoints');
 is($fault->{status}, 500, 'a page that is wrong is a fault');
 like($fault->{content}, qr/console has a fault/, 'and is said to be one, not another version');
 ok(wait_until(sub { $console->log =~ /Traceback.*no attribute 'dead'/s }, 'the log'), 'the log says which');
-like(page($console, '/system'), qr/console has a fault here: it asks for a view/, 'and so is a question that is wrong');
+like($console->page('/system'), qr/console has a fault here: it asks for a view/, 'and so is a question that is wrong');
 ok(wait_until(sub { $console->log =~ /fault of the console: relation "outbox.set_aside" does not exist/ }, 'the log'), 'which is in the log, too');
 $console->stop;
 done_testing();
