@@ -212,7 +212,7 @@ COMMENT ON COLUMN outbox.stats.reason IS
 'records (NULL: neither)';
 COMMENT ON COLUMN outbox.stats.pending IS
 'events that wait for their first attempt and are not blocked (NULL: not known)';
-COMMENT ON COLUMN outbox.stats.pending_exact IS 'false: pending is an estimate, or the worker does not know of a pause yet';
+COMMENT ON COLUMN outbox.stats.pending_exact IS 'false: pending is an estimate or a former value, or the worker does not know of a pause yet';
 COMMENT ON COLUMN outbox.stats.processing IS 'deliveries in flight';
 COMMENT ON COLUMN outbox.stats.retrying IS
 'deliveries that wait for another attempt, after a failure, outbox.retry(), resend(), replay() or '
