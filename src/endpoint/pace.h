@@ -40,6 +40,7 @@ typedef struct OutboxRefused
 	OutboxFailures refusals;
 	int			   waits;	 /* for a probe, in a row: exponent of its backoff */
 	TimestampTz	   retry_at; /* time of the next probe.  0: it is not refused yet */
+	TimestampTz	   refused_at; /* when it last was */
 } OutboxRefused;
 
 /* The limits of the endpoint's settings. */
