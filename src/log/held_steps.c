@@ -66,8 +66,7 @@ OUTBOX_FUNCTION(outbox_step_holds_1_0, 0)
 		const OutboxHold *h = &outbox_shared->holds[i];
 
 		if (h->dboid == MyDatabaseId &&
-			(h->step == OUTBOX_STEP_SEND ? h->next_try_at > now :
-										   !is_left_behind(db, h)))
+			(h->step == OUTBOX_STEP_SEND ? h->next_try_at > now : !is_left_behind(db, h)))
 			copy[n++] = *h;
 	}
 	LWLockRelease(outbox_shared->lock);

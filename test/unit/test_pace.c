@@ -153,8 +153,8 @@ refusals(void)
 	   "and so does a probe", "", "");
 	for (int i = 0; i < OUTBOX_BREAKER_FAILURES; i++)
 		(void) outbox_pace_refusal(&p, "xz", i, noon + 2 * 3600 * S);
-	ok(!outbox_pace_refused(&p, "xz"), "a topic keeps its place while it may be tried", "",
-	   "");
+	ok(!outbox_pace_refused(&p, "xz"), "a topic keeps its place while it may be tried",
+	   "", "");
 	for (int i = 0; i < OUTBOX_BREAKER_FAILURES; i++)
 		(void) outbox_pace_refusal(&p, "xz", i, noon + 2 * 3600 * S + 2);
 	ok(outbox_pace_refused(&p, "xz") && !outbox_pace_refused(&p, "xa"),
