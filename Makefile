@@ -40,6 +40,8 @@ PG_CONFIG ?= pg_config
 ifeq ($(strip $(PG_CONFIG)),)
 $(error PG_CONFIG is empty)
 endif
+# Makefiles of other directories get it, too, so a relative path becomes an absolute one.
+override PG_CONFIG := $(if $(wildcard $(PG_CONFIG)),$(abspath $(PG_CONFIG)),$(PG_CONFIG))
 PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
 
 # PostgreSQL's own headers do not pass -Wextra: as system headers they are not
@@ -71,6 +73,10 @@ all install uninstall clean: %: inbox-%
 $(INBOX): inbox-%:
 	$(MAKE) -C inbox $* PG_CONFIG='$(PG_CONFIG)'
 .PHONY: $(INBOX)
+
+# With -j, both would make the same files at the same time: "all" is needed for "install" as well.
+inbox-install: inbox-all
+sinks-install: sinks-all
 
 $(DATA_built): $(SQL_PARTS) Makefile
 	awk 'FNR == 1 && NR > 1 { print "" } 1' $(SQL_PARTS) > $@

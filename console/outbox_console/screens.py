@@ -58,8 +58,8 @@ def verdict(status, figure, endpoints):
     """Is everything well?  (kind, sentence, why)."""
     if not status:
         return "unknown", "It is not known whether events are delivered.", ""
-    if status["standby"]:
-        return "unknown", "This server is a standby: it sends nothing.", words.STANDBY
+    if status["state"] == "standby":
+        return "unknown", "This server is a standby: it sends nothing.", words.STATES["standby"]
     if status["state"] != "running":
         said = status["reason"] or words.STATES.get(status["state"], "")
         return "bad", "Nothing is sent: the state is %s." % status["state"], said
@@ -90,7 +90,7 @@ def verdict(status, figure, endpoints):
 async def overview(session, _):
     """Is everything well, and where not."""
     # Not retained_by, which looks at each of 20,000 endpoints.  The endpoints in trouble have what they retain.
-    status = await session.read("SELECT state, reason, log_bytes, held_steps, pg_is_in_recovery() AS standby FROM outbox.status")
+    status = await session.read("SELECT state, reason, log_bytes, held_steps FROM outbox.status")
     metrics = await session.read("SELECT name, labels, value FROM outbox.metrics(20)")
     figure, troubled = {}, []
     for row in metrics.rows:
@@ -399,7 +399,7 @@ async def system(session, _):
     # Not retained_by, for which each endpoint is looked at.
     return {"status": await session.read(
                 "SELECT state, reason, log_bytes, oldest_retained_at, retention, attempts_bytes, attempts_retention, parked_bytes, scheduled,"
-                " unmatched, pg_is_in_recovery() AS standby FROM outbox.status"),
+                " unmatched FROM outbox.status"),
             "workers": await session.read("SELECT * FROM outbox.workers ORDER BY datname, worker"),
             "steps": await session.read("SELECT * FROM outbox.held_steps ORDER BY since LIMIT 200"),
             "aside": await session.read("SELECT * FROM outbox.set_aside ORDER BY failed_at DESC LIMIT 200"),
@@ -407,7 +407,7 @@ async def system(session, _):
             "replays": await session.read("SELECT * FROM outbox.replay_progress WHERE finished_at IS NULL ORDER BY started_at LIMIT 200"),
             "forgets": await session.read("SELECT * FROM outbox.forget_progress ORDER BY requested_at DESC LIMIT 20"),
             "audit": await changes(session, ""), "sinks": await session.database.kept(sinks), "retained": await session.database.kept(behind),
-            "states": words.STATES, "standby": words.STANDBY}
+            "states": words.STATES}
 
 
 async def catalogue(session, _):

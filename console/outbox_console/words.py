@@ -15,9 +15,8 @@ STATES = {
     "no_worker": "There is no worker. Wait a few seconds, then read the server log.",
     "not_preloaded": "Add outbox to shared_preload_libraries, and restart the server.",
     "version_mismatch": "Library and objects differ: ALTER EXTENSION outbox UPDATE, or restart the server.",
+    "standby": "Its primary delivers the events. Here is what has been copied from it so far, and nothing can be changed.",
 }
-
-STANDBY = "Its primary delivers the events. Here is what has been copied from it so far, and nothing can be changed."
 
 # What a state of an endpoint means.
 ENDPOINT_STATES = {

@@ -115,12 +115,13 @@ LANGUAGE plpgsql STABLE SECURITY DEFINER COST 1 SET search_path = pg_catalog, pg
 AS $$
 BEGIN
     BEGIN
+        -- Without those in outbox.set_aside: their time has come.
         -- many are not worth reading all, so their number is then an estimate
         SELECT CASE WHEN count(*) <= 10000 THEN count(*)
                     ELSE (SELECT GREATEST(10001, c.reltuples::int8) FROM pg_class c
                           WHERE c.oid = 'outbox.scheduled'::regclass) END
-        INTO events FROM (SELECT FROM outbox.scheduled LIMIT 10001) e;
-        SELECT min(e.deliver_at) INTO next_due_at FROM outbox.scheduled e;
+        INTO events FROM (SELECT FROM outbox.scheduled s WHERE s.failed_at IS NULL LIMIT 10001) e;
+        SELECT min(e.deliver_at) INTO next_due_at FROM outbox.scheduled e WHERE e.failed_at IS NULL;
     EXCEPTION
         WHEN lock_not_available THEN events := NULL;
     END;

@@ -212,7 +212,7 @@ COMMENT ON COLUMN outbox.stats.reason IS
 'records (NULL: neither)';
 COMMENT ON COLUMN outbox.stats.pending IS
 'events that wait for their first attempt and are not blocked (NULL: not known)';
-COMMENT ON COLUMN outbox.stats.pending_exact IS 'false: pending is an estimate, or the worker does not know of a pause yet';
+COMMENT ON COLUMN outbox.stats.pending_exact IS 'false: pending is an estimate or a former value, or the worker does not know of a pause yet';
 COMMENT ON COLUMN outbox.stats.processing IS 'deliveries in flight';
 COMMENT ON COLUMN outbox.stats.retrying IS
 'deliveries that wait for another attempt, after a failure, outbox.retry(), resend(), replay() or '
@@ -525,10 +525,12 @@ COMMENT ON COLUMN outbox.set_aside.failed_at IS 'time of the first failure';
 COMMENT ON COLUMN outbox.set_aside.retry_at IS 'when it is tried again';
 
 CREATE VIEW outbox.status AS
-SELECT CASE WHEN w.dboid IS NULL THEN 'not_preloaded'
+SELECT CASE WHEN pg_is_in_recovery() THEN 'standby'
+            WHEN w.dboid IS NULL THEN 'not_preloaded'
             WHEN w.state IS NULL OR w.state = 'starting' THEN 'no_worker'
             ELSE w.state END AS state,
-       CASE WHEN w.dboid IS NULL
+       CASE WHEN pg_is_in_recovery() THEN 'its primary delivers'
+            WHEN w.dboid IS NULL
                  THEN 'outbox is not in shared_preload_libraries: events are kept, nothing is delivered'
             WHEN w.pid IS NULL AND (SELECT d.datistemplate FROM pg_database d WHERE d.datname = current_database())
                  THEN 'no worker serves a template database (IS_TEMPLATE)'
@@ -582,8 +584,8 @@ COMMENT ON VIEW outbox.status IS
 'Whether this database delivers, and why not, the size of the log, and the endpoint that retains it (NULL '
 'also for tables that are locked)';
 COMMENT ON COLUMN outbox.status.state IS
-'running, stuck (a worker that runs does nothing for 10 s), held, disabled, no_worker, not_preloaded or '
-'version_mismatch';
+'running, stuck (a worker that runs does nothing for 10 s), held, disabled, no_worker, not_preloaded, '
+'version_mismatch or standby (its primary delivers)';
 COMMENT ON COLUMN outbox.status.reason IS
 'why it is not running, which steps are on hold, which sources do not stream, or which transaction keeps old '
 'events, attempts or positions (NULL: none of these)';
@@ -760,7 +762,7 @@ BEGIN
         SELECT 'outbox_time_seconds', NULL, NULL, EXTRACT(epoch FROM clock_timestamp())
         UNION ALL
         SELECT 'outbox_state', NULL, v.state, (v.state = s.state)::int4
-        FROM status s, unnest('{running,stuck,held,disabled,no_worker,not_preloaded,version_mismatch}'::text[]) v(state)
+        FROM status s, unnest('{running,stuck,held,disabled,no_worker,not_preloaded,version_mismatch,standby}'::text[]) v(state)
         UNION ALL
         SELECT v.metric, NULL, NULL, v.value
         FROM status s, size l, outbox.events_seq q, LATERAL (VALUES
@@ -768,7 +770,7 @@ BEGIN
             ('outbox_attempts_bytes', s.attempts_bytes),
             ('outbox_parked_bytes', s.parked_bytes),
             ('outbox_oldest_retained_seconds', EXTRACT(epoch FROM clock_timestamp() - s.oldest_retained_at)),
-            ('outbox_emitted_total', CASE WHEN q.is_called THEN q.last_value ELSE 0 END),
+            ('outbox_emitted_total', CASE WHEN s.state = 'standby' THEN NULL WHEN q.is_called THEN q.last_value ELSE 0 END),
             ('outbox_scheduled_events', s.scheduled),
             ('outbox_scheduled_due_in_seconds', EXTRACT(epoch FROM s.next_due_at - clock_timestamp())),
             ('outbox_held_steps', s.held_steps),
@@ -789,7 +791,7 @@ BEGIN
             ('outbox_source_behind_seconds', COALESCE(EXTRACT(epoch FROM clock_timestamp() - f.late_since), 0)),
             ('outbox_source_missed_events', f.missed),
             ('outbox_source_taken_total', f.taken)) v(metric, value)
-        WHERE v.value IS NOT NULL
+        WHERE v.value IS NOT NULL AND NOT pg_is_in_recovery()
         UNION ALL
         SELECT 'outbox_workers', NULL, NULL, count(*) FILTER (WHERE w.pid IS NOT NULL) FROM workers w
         UNION ALL

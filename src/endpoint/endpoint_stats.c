@@ -253,7 +253,9 @@ outbox_endpoint_stats_fill(OutboxEndpoint *ep, TimestampTz now, OutboxStats *s)
 		strlcpy(s->reason, lacks, sizeof(s->reason));
 	else if (was_asked_to_wait(ep, s, now))
 		strlcpy(s->reason, "the receiver asked to wait", sizeof(s->reason));
-	else if (refused)
+	else if (refused &&
+			 (s->waiting.retrying + s->waiting.processing > 0 ||
+			  !outbox_has_all_rows(ep)))
 		snprintf(s->reason, sizeof(s->reason), "the receiver refuses the topic %s",
 				 refused->topic);
 	if (ep->tally->last_error)

@@ -157,6 +157,26 @@ find_topic(const OutboxPace *p, const char *topic)
 }
 
 /*
+ * Returns the place of the topic, or one for it.  NULL: there is none.  What waits is sent
+ * within two backoff_max, so nothing waits any more of a topic that was refused before.
+ */
+static OutboxRefused *
+place_for(const OutboxPace *p, const char *topic, TimestampTz now)
+{
+	OutboxRefused *r = find_topic(p, topic);
+
+	if (r == NULL)
+		r = find_topic(p, "");
+	for (int i = 0; r == NULL && i < OUTBOX_REFUSED_TOPICS; i++)
+		if ((now - p->refused[i].refused_at) / 2 > p->limits.backoff_max)
+		{
+			r = &p->refused[i];
+			*r = (OutboxRefused){0};
+		}
+	return r;
+}
+
+/*
  * A topic for which there is no room counts for the endpoint alone.  A request that was
  * in flight when it came to be refused is no probe.
  */
@@ -169,9 +189,10 @@ outbox_pace_refusal(OutboxPace *p, const char *topic, int64 seq, TimestampTz now
 		p->refused = MemoryContextAllocZero(TopMemoryContext,
 											sizeof(OutboxRefused) *
 												OUTBOX_REFUSED_TOPICS);
-	if ((r = find_topic(p, topic)) == NULL && (r = find_topic(p, "")) == NULL)
+	if ((r = place_for(p, topic, now)) == NULL)
 		return false;
 	strlcpy(r->topic, topic, sizeof(r->topic));
+	r->refused_at = now;
 	if (!count_failure(&r->refusals, seq))
 		return false;
 	if (now >= r->retry_at)

@@ -38,8 +38,9 @@ typedef struct OutboxRefused
 {
 	char		   topic[OUTBOX_MAX_TOPIC + 1]; /* "": none */
 	OutboxFailures refusals;
-	int			   waits;	 /* for a probe, in a row: exponent of its backoff */
-	TimestampTz	   retry_at; /* time of the next probe.  0: it is not refused yet */
+	int			   waits;	   /* for a probe, in a row: exponent of its backoff */
+	TimestampTz	   retry_at;   /* time of the next probe.  0: it is not refused yet */
+	TimestampTz	   refused_at; /* when it last was */
 } OutboxRefused;
 
 /* The limits of the endpoint's settings. */

@@ -6,6 +6,7 @@
 
 #include "funcapi.h"
 
+#include "base/settings.h"
 #include "base/table_rows.h"
 #include "base/version.h"
 #include "log/step.h"
@@ -39,23 +40,35 @@ reason_of(const OutboxHold *hold)
 	return "error";
 }
 
+/* True if it is of a worker that ended when fewer were wanted, and is not started again. */
+static bool
+is_left_behind(const OutboxDatabase *db, const OutboxHold *hold)
+{
+	return db != NULL && hold->worker >= outbox_workers_per_database &&
+		db->workers[hold->worker].pid == 0;
+}
+
 /* outbox.step_holds(): the holds of this database's workers. */
 OUTBOX_FUNCTION(outbox_step_holds_1_0, 0)
 {
-	OutboxHold *copy = palloc(sizeof(OutboxHold) * OUTBOX_MAX_HOLDS);
-	OutboxRows	row = {0};
-	TimestampTz now = GetCurrentTimestamp();
-	int			n = 0;
+	const OutboxDatabase *db = outbox_database_slot(MyDatabaseId, false);
+	OutboxHold			 *copy = palloc(sizeof(OutboxHold) * OUTBOX_MAX_HOLDS);
+	OutboxRows			  row = {0};
+	TimestampTz			  now = GetCurrentTimestamp();
+	int					  n = 0;
 
 	InitMaterializedSRF(fcinfo, 0);
 	if (outbox_shared == NULL)
 		return (Datum) 0;
 	LWLockAcquire(outbox_shared->lock, LW_SHARED);
 	for (int i = 0; i < OUTBOX_MAX_HOLDS; i++)
-		if (outbox_shared->holds[i].dboid == MyDatabaseId &&
-			(outbox_shared->holds[i].step != OUTBOX_STEP_SEND ||
-			 outbox_shared->holds[i].next_try_at > now))
-			copy[n++] = outbox_shared->holds[i];
+	{
+		const OutboxHold *h = &outbox_shared->holds[i];
+
+		if (h->dboid == MyDatabaseId &&
+			(h->step == OUTBOX_STEP_SEND ? h->next_try_at > now : !is_left_behind(db, h)))
+			copy[n++] = *h;
+	}
 	LWLockRelease(outbox_shared->lock);
 	for (int i = 0; i < n; i++)
 	{

@@ -10,6 +10,7 @@
  */
 #include "base/outbox.h"
 
+#include "log/durable.h"
 #include "log/step.h"
 #include "server/shares.h"
 #include "store/totals.h"
@@ -46,6 +47,12 @@ outbox_totals_read(void)
 			pg_atomic_write_u64(&outbox_db->totals[c], 0);
 			pg_atomic_write_u64(&outbox_db->durable_totals[c], 0);
 		}
+	}
+	if (outbox_db->totals_known && found)
+	{
+		/* The former worker may have ended before it could show what it stored last. */
+		memcpy(candidate, stored, sizeof(candidate));
+		candidate_lsn = outbox_log_end();
 	}
 	outbox_db->totals_known = true;
 	LWLockRelease(outbox_shared->lock);

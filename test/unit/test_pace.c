@@ -151,6 +151,14 @@ refusals(void)
 	p.breaker = OUTBOX_BREAKER_OPEN;
 	ok(!outbox_pace_refusal(&p, "xa", 1, noon) && !outbox_pace_holds(&p),
 	   "and so does a probe", "", "");
+	for (int i = 0; i < OUTBOX_BREAKER_FAILURES; i++)
+		(void) outbox_pace_refusal(&p, "xz", i, noon + 2 * 3600 * S);
+	ok(!outbox_pace_refused(&p, "xz"), "a topic keeps its place while it may be tried",
+	   "", "");
+	for (int i = 0; i < OUTBOX_BREAKER_FAILURES; i++)
+		(void) outbox_pace_refusal(&p, "xz", i, noon + 2 * 3600 * S + 2);
+	ok(outbox_pace_refused(&p, "xz") && !outbox_pace_refused(&p, "xa"),
+	   "and then gives it to another one", "", "");
 	outbox_pace_free(&p);
 }
 

@@ -28,6 +28,10 @@ my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($node, 'backup', has_streaming => 1);
 $standby->start;
 $node->wait_for_catchup($standby);
+is($standby->safe_psql('postgres', "SELECT state, reason FROM outbox.status"), 'standby|its primary delivers', 'the state of a standby');
+is($standby->safe_psql('postgres', "SELECT string_agg(labels ->> 'state', ' ') FROM outbox.metrics() WHERE name = 'outbox_state' AND value = 1"),
+	'standby', 'and the figure, so that no alert looks for a worker');
+is($standby->safe_psql('postgres', "SELECT count(*) FROM outbox.metrics() WHERE name = 'outbox_emitted_total'"), 0, 'what was emitted is counted once, at the primary');
 my $console = OutboxTest::Console->new($standby);
 $console->says('/', qr/standby/, 'the overview says that this is a standby');
 like($console->page('/'), qr/data-live/, 'and is read again by itself');

@@ -101,6 +101,7 @@ ok(wait_sql($node, "SELECT dead = 40 FROM outbox.stats WHERE endpoint = 'aged'")
 my %sent = map { $_->{id} => 1 } grep { $_->{status} == 400 } $receiver->requests(path => '/poison/aged');
 is(scalar(keys %sent), 40, 'aged: each was sent');
 is(openings('aged'), 0, 'aged: the breaker stays closed');
+ok(wait_sql($node, "SELECT reason IS NULL FROM outbox.stats WHERE endpoint = 'aged'"), 'aged: nothing is said of a topic of which nothing waits');
 
 # A receiver that refuses everything gets no more requests than one that is down, and has no more rows.
 foreach my $status (400, 404)

@@ -399,6 +399,23 @@ foreach my $n (1 .. 13)
 	cmp_ok(abs($cells[2] - $sum), '<=', 0.1, "retry $n: since the first attempt") if $n < 13;
 }
 
+# The reasons by which doc/monitoring.md tells states apart are ones that can come
+my $sources = join '', map { slurp_file($_) } glob("$top/src/*/*.[ch] $top/src/*/*/*.[ch] $top/sql/parts/*.sql");
+my ($tables) = $text{'doc/monitoring.md'} =~ /^## When nothing is sent\n(.*?)^## /ms;
+my @reasons;
+
+$sources =~ s/(["'])\s*\n\s*\1//g;
+foreach ($tables =~ /^\| (.+?) \|/gm)
+{
+	next if /^(?:---|`state`|`reason`)|^anything else| otherwise$/;
+	push @reasons, map { split /…|; or no reason/ } s/^`\w+`(?:, |$)// ? s/`//gr : s/\(`.*//r =~ /`(.+?)`/g;
+}
+foreach my $reason (map { s/^[ ,:]+|[ :]+$//gr } @reasons)
+{
+	my $format = $reason =~ s/\d+/%d/gr;
+	ok($sources =~ /\Q$reason\E|\Q$format\E/, "reason: $reason");
+}
+
 # The README is short, and leads to every document
 cmp_ok(scalar(split ' ', $text{'README.md'}), '<=', $max_words, 'the README is short');
 foreach my $file (grep { $_ ne 'README.md' } @files)

@@ -338,6 +338,22 @@ foreach my $text ($runbook, slurp_file("$top/doc/copies.md"))
 	my @whole = grep { /outbox\.(?:deliveries|attempts)\b/ && !/\b(?:event_id|seq) =/ } $text =~ /^```sql[^\n]*\n(.*?)^```$/msg;
 	is(join("\n", @whole), '', 'no statement reads all deliveries or attempts of the log');
 }
+
+# What says that nothing is left sees what is not due yet, and what no worker has read
+my ($left) = slurp_file("$top/doc/copies.md") =~ /Nothing is left when.*?^```sql\n(.*?)^```$/ms;
+my $nothing_left = sub { return $node->safe_psql('postgres', $left, extra_params => [ '-U', 'oncall' ]) eq 't' };
+fresh();
+ok(scalar(wait_until { $nothing_left->() } 'nothing left'), 'nothing is left');
+$event = emit($node, 'invoice.created', '{}', "deliver_at => now() + '1 day'");
+ok(!$nothing_left->(), 'an event that is not due yet is left');
+ask("SELECT outbox.cancel('$event')");
+ok(scalar(wait_until { $nothing_left->() } 'nothing left'), 'and is not once it is taken back');
+$node->append_conf('postgresql.conf', 'outbox.enabled = off');
+$node->reload;
+becomes("SELECT state = 'disabled' FROM outbox.status", 'disabled');
+emit($node, 'invoice.created', '{}');
+ok(!$nothing_left->(), 'nor is one that no worker has read forgotten');
+
 is(ask('SELECT sum(restarts) FROM outbox.worker_slots()'), 0, 'no worker ended with an error');
 
 $node->stop;

@@ -396,6 +396,21 @@ ok(wait_sql($node, 'SELECT min(n) < 1000 FROM (SELECT count(*) AS n FROM outbox.
 
 is(ask('SELECT sum(restarts) FROM outbox.worker_slots()'), '0', 'no worker has ended with an error');
 is(worker_pid($node), $pid, 'nor ended at all');
+
+# What a worker had on hold that was one too many, and is not started again
+set(workers_per_database => 2);
+endpoint($node, $receiver, "two$_", '/status/500/two', "topics => '{two.*}', $quick") foreach 1 .. 4;
+obstruct('parked', 'INSERT OR UPDATE', "NEW.endpoint_id >= (" . ask("SELECT min(endpoint_id) FROM outbox.endpoint_settings WHERE name ~ '^two'") . ')');
+ok(wait_sql($node, "SELECT count(*) = 2 AND min(endpoints) > 1 FROM outbox.workers WHERE pid IS NOT NULL"), 'two workers');
+emit($node, 'two.n', '{}');
+ok(wait_sql($node, "SELECT count(*) > 0 FROM outbox.held_steps WHERE worker = 2 AND step = 'settle'"), 'the second one has a step on hold');
+set(workers_per_database => 1);
+ask('SELECT pg_terminate_backend(pid) FROM outbox.workers WHERE worker = 2');
+ok(wait_sql($node, 'SELECT count(*) = 1 FROM outbox.workers WHERE pid IS NOT NULL'), 'and has ended');
+$receiver->control(path => '/status/500/two', behave => '/ok');
+lift('parked');
+works_again('settle');
+ok(wait_sql($node, "SELECT sum(delivered) = 4 FROM outbox.stats WHERE endpoint ~ '^two'"), 'the first one has delivered what it left');
 is(ask('SELECT held_steps, reason FROM outbox.status'), '0|', 'nothing is on hold any more');
 $node->stop;
 done_testing();

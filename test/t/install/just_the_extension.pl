@@ -31,6 +31,13 @@ sub files
 	return [ sort @found ];
 }
 
+# "make -j install" of a clean tree: without an order, two processes make the same file at the same time.
+my $rules = do { local $ENV{MAKEFLAGS} = ''; qx{make -C '$dir' -npq PG_CONFIG='$pg_config' with_llvm=no 2>/dev/null} };
+ok($rules =~ /^$_-install: $_-all$/m, "$_ is made before it is installed") foreach qw(inbox sinks);
+append_to_file("$dir/here", "#!/bin/sh\nexec $pg_config \"\$@\"\n");
+chmod 0755, "$dir/here";
+ok(make('inbox-all PG_CONFIG=./here'), 'PG_CONFIG may be a relative path') or diag(slurp_file("$dir/log"));
+
 ok(make('-t all'), 'made');
 ok(make("install DESTDIR='$root'"), 'installed') or diag(slurp_file("$dir/log"));
 is_deeply(

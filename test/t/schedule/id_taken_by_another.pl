@@ -29,6 +29,8 @@ $node->safe_psql('postgres', 'UPDATE outbox.scheduled SET deliver_at = now()');
 $receiver->wait_delivered(1, id => $beside);
 pass('the next event is delivered');
 ok(wait_sql($node, "SELECT count(*) = 1 FROM outbox.set_aside"), 'outbox.set_aside shows the one that is held up');
+as('one', q{SELECT outbox.emit('order.due', '{}', deliver_at => now() + interval '1 day')});
+is(ask('SELECT scheduled, next_due_at > now() FROM outbox.status'), '1|t', 'and it is not the next one that is due');
 
 # Events go on, so the log goes on to its next third.  What failed is tried again after a
 # minute, which another worker does not wait for.

@@ -46,6 +46,14 @@ ask("BEGIN; LOCK TABLE outbox.kept_events IN ACCESS EXCLUSIVE MODE; SELECT pg_te
 $worker = new_worker($node, $worker);
 billed('figures are written when the table is free');
 
+# Totals are stored once a second, and when the worker ends.  The second event is counted within that second.
+emitted(1);
+delivered();
+emitted(1);
+delivered();
+$worker = replace_worker($node);
+ok(wait_sql($node, "SELECT value FROM outbox.metrics(0) WHERE name = 'outbox_delivered_total'", $sent), 'totals that were stored last are shown');
+
 my $locker = $node->background_psql('postgres');
 $locker->query_safe('BEGIN; LOCK TABLE outbox.attempt_log IN ACCESS EXCLUSIVE MODE');
 emitted(4);
