@@ -56,7 +56,7 @@ ask('CREATE TRIGGER slow BEFORE DELETE ON outbox.kept_events FOR EACH STATEMENT 
 drop_one() foreach 1 .. 3;
 $piece = ask("SELECT piece FROM outbox.pieces WHERE log = 'events'");
 ask("SELECT outbox.set_retention(events => '2 s')");
-ok(wait_until { drop_one() && ask("SELECT piece <> $piece FROM outbox.pieces WHERE log = 'events'") eq 't' } 'the next piece', 'while endpoints are dropped, a piece of the log is emptied');
+ok((wait_until { drop_one() && ask("SELECT piece <> $piece FROM outbox.pieces WHERE log = 'events'") eq 't' } 'the next piece'), 'while endpoints are dropped, a piece of the log is emptied');
 ask('DROP TRIGGER slow ON outbox.kept_events');
 ok(wait_sql($node, "SELECT count(*) = 3000 AND bool_and(topic = 'many.n') FROM outbox.kept_events"), 'and the copies of what was dropped go')
   or diag ask('SELECT topic, count(*) FROM outbox.kept_events GROUP BY 1');
