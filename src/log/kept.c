@@ -265,10 +265,11 @@ outbox_kept_add(const int64 *seqs, int n)
 	pfree(passed);
 }
 
+/* A pass of tidying that has begun may have passed copies of this piece. */
 void
 outbox_kept_emptied(void)
 {
-	tidy_at = GetCurrentTimestamp();
+	pg_atomic_write_u32(&outbox_db->released, 1);
 }
 
 /* Another worker may serve the database. */
@@ -279,24 +280,24 @@ outbox_kept_released(void)
 	outbox_workers_wake(outbox_db, true);
 }
 
-/* After an error, copying may begin before all is removed. */
+/* Copying may begin before all is removed.  Then it goes on behind 'tidied' afterwards. */
 TimestampTz
 outbox_kept_tidy_time(void)
 {
 	if (copying)
 		return DT_NOEND;
-	return outbox_serves_database() && pg_atomic_read_u32(&outbox_db->released) ? 0 :
-																				  tidy_at;
+	return tidied == 0 && outbox_serves_database() &&
+			pg_atomic_read_u32(&outbox_db->released) ?
+		0 :
+		tidy_at;
 }
 
-/* All copies are examined again if rows were deleted since the last slice. */
+/* A pass that has begun goes on to its end.  Else its last copies might never be examined. */
 static void
 notice_released(TimestampTz now)
 {
-	if (pg_atomic_exchange_u32(&outbox_db->released, 0) == 0)
-		return;
-	tidied = 0;
-	tidy_at = now;
+	if (tidied == 0 && pg_atomic_exchange_u32(&outbox_db->released, 0) != 0)
+		tidy_at = now;
 }
 
 /*

@@ -358,15 +358,11 @@ is_tidying(void)
 	return outbox_kept_tidy_time() != DT_NOEND && !outbox_step_held(OUTBOX_STEP_TIDY, 0);
 }
 
-/*
- * The copies of the last piece are tidied up before the next piece is examined, unless
- * tidying fails.
- */
+/* It does not wait for tidying, which may go on for as long as copies are released. */
 static TimestampTz
 events_due(void)
 {
-	if (outbox_kept_copy_time() != DT_NOEND || is_tidying() ||
-		outbox_step_held(OUTBOX_STEP_RETENTION, 0))
+	if (outbox_kept_copy_time() != DT_NOEND || outbox_step_held(OUTBOX_STEP_RETENTION, 0))
 		return DT_NOEND;
 	return due(events_since, outbox_retention_of_events());
 }

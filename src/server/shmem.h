@@ -210,8 +210,9 @@ typedef struct OutboxDatabase
 	pg_atomic_uint64 due_upto;
 
 	/*
-	 * 1: a worker has deleted rows of dropped endpoints.  The worker that serves the
-	 * database then looks for copies of events that no delivery needs any more.
+	 * 1: rows of deliveries were deleted, or a piece of the log was emptied.  The worker
+	 * that serves the database then looks for copies of events that no delivery needs any
+	 * more.
 	 */
 	pg_atomic_uint32 released;
 

@@ -14,6 +14,7 @@
 
 #include "base/query.h"
 #include "log/forgotten.h"
+#include "log/step.h"
 #include "log/tick.h"
 #include "server/wakeup.h"
 #include "worker/forget_pass.h"
@@ -24,6 +25,12 @@
 
 /* Events that are emptied before the time is checked; more while that is quick. */
 #define AT_ONCE 16
+
+/*
+ * The next pass waits for commands COMMANDS_REST times as long as this one took, a minute at
+ * most.  One of them may fail again and again.
+ */
+#define COMMANDS_REST 60
 
 typedef enum Stage
 {
@@ -63,6 +70,9 @@ typedef struct Pass
 	char	  topic[OUTBOX_MAX_TOPIC + 1]; /* of the last key */
 	char	  dedup_key[OUTBOX_MAX_DEDUP_KEY + 1];
 	char	  tenant[OUTBOX_MAX_TENANT + 1];
+
+	TimestampTz begun;
+	TimestampTz waits_until; /* at its end, for commands (0: it has not ended) */
 } Pass;
 
 static Pass pass;
@@ -197,11 +207,14 @@ judge_events(const char *tenant, const int64 *seqs, int n)
 
 /*
  * The last statement returned numbers of events, and how many rows that belong to each it
- * has changed.  Adds them to a column of the requests.
+ * has changed (0: they wait for commands).  Adds them to a column of the requests, and returns
+ * their sum.
  */
-static void
+static int64
 count_by_event(const char *tenant, const EventRows *events, size_t column)
 {
+	int64 sum = 0;
+
 	for (uint64 i = 0; i < SPI_processed; i++)
 	{
 		int64	  seq, n;
@@ -216,7 +229,9 @@ count_by_event(const char *tenant, const EventRows *events, size_t column)
 			r = request_for_tenant(tenant, false, true, true);
 		if (r)
 			*(int64 *) ((char *) &r->removed + column) += n;
+		sum += n;
 	}
+	return sum;
 }
 
 /* Another log may have a row of the same number. */
@@ -256,18 +271,28 @@ empty_events(const char *tenant, const int64 *seqs, int n)
 					" SELECT a.seq, pg_catalog.count(*) FROM a GROUP BY a.seq",
 					arg_int8s(all, events.n));
 	count_by_event(tenant, &events, offsetof(Removed, attempts));
-	if (outbox_plan_run(
-			"WITH c AS (INSERT INTO outbox.commands (endpoint_id, action, seq)"
-			" SELECT k.endpoint_id, 'forget', k.seq FROM outbox.parked k"
-			" JOIN outbox.endpoint_settings s USING (endpoint_id)"
-			" WHERE k.seq = ANY ($1)"
-			" AND (k.status <> 'cancelled' OR k.key IS NOT NULL"
-			" OR k.last_error IS NOT NULL)"
-			" ORDER BY k.seq RETURNING seq)"
-			" SELECT c.seq, pg_catalog.count(*) FROM c GROUP BY c.seq",
-			arg_int8s(all, events.n)) > 0)
+
+	/*
+	 * A delivery whose command waits gets no other one.  With IS TRUE, the index of all
+	 * commands to forget, which PostgreSQL may take without statistics, does not serve.
+	 */
+	outbox_plan_run("WITH d AS (SELECT k.endpoint_id, k.seq, (SELECT c.seq"
+					" FROM outbox.commands c WHERE c.seq = k.seq"
+					" AND c.endpoint_id = k.endpoint_id"
+					" AND (c.action = 'forget') IS TRUE LIMIT 1) IS NULL AS new"
+					" FROM outbox.parked k"
+					" JOIN outbox.endpoint_settings s USING (endpoint_id)"
+					" WHERE k.seq = ANY ($1)"
+					" AND (k.status <> 'cancelled' OR k.key IS NOT NULL"
+					" OR k.last_error IS NOT NULL)),"
+					" c AS (INSERT INTO outbox.commands (endpoint_id, action, seq)"
+					" SELECT d.endpoint_id, 'forget', d.seq FROM d WHERE d.new"
+					" ORDER BY d.seq)"
+					" SELECT d.seq, pg_catalog.count(*) FILTER (WHERE d.new)"
+					" FROM d GROUP BY d.seq",
+					arg_int8s(all, events.n));
+	if (count_by_event(tenant, &events, offsetof(Removed, deliveries)) > 0)
 		outbox_mark(OUTBOX_MARK_CHANGED); /* the workers of these endpoints are woken */
-	count_by_event(tenant, &events, offsetof(Removed, deliveries));
 }
 
 /* Goes on to the next tenant of the pass, in their order.  False: there are no more. */
@@ -561,6 +586,7 @@ begin_pass(int64 upto)
 	pass.requests = MemoryContextAllocZero(cxt, sizeof(Request) * n);
 	for (int i = 0; i < n && list[i].id <= upto; i++)
 		pass.requests[pass.n++].id = list[i].id;
+	pass.begun = GetCurrentTimestamp();
 }
 
 bool
@@ -582,11 +608,13 @@ outbox_forget_pass_slice(int64 upto)
 			pass.stage += slice_of_dedup();
 			break;
 		case STAGE_END:
-			if (!commands_wait())
+			if (pass.waits_until == 0)
 			{
 				complete();
-				pass.n = 0;
+				pass.waits_until = outbox_step_rest(pass.begun, COMMANDS_REST);
 			}
+			if (GetCurrentTimestamp() >= pass.waits_until || !commands_wait())
+				pass.n = 0;
 			return false;
 	}
 	count();

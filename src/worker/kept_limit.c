@@ -68,8 +68,7 @@
 	" FROM outbox.all_events a WHERE a.seq = p.seq AND a.id = p.event_id LIMIT 1)"
 
 static TimestampTz look_at;
-static int		   next;	 /* in the roster: whose tenant's turn it is */
-static bool		   gives_up; /* true if rows were given up since copies were released */
+static int		   next; /* in the roster: whose tenant's turn it is */
 
 /* The endpoints of a tenant that have rows, and the rows that are given up. */
 typedef struct Candidates
@@ -387,7 +386,10 @@ examine(OutboxTenant *t, TimestampTz now, Candidates *c)
 	return true;
 }
 
-/* After the commit. */
+/*
+ * After the commit.  When a tenant has no excess left, its commands are carried out, and
+ * copies of what it gave up may go.
+ */
 static void
 note(OutboxTenant *t, const Candidates *c)
 {
@@ -397,7 +399,6 @@ note(OutboxTenant *t, const Candidates *c)
 	if (c->nrows > 0)
 	{
 		leave(t, c->nrows, c->bytes);
-		gives_up = true;
 		outbox_loop.commands_pending = true;
 	}
 	else if (t->kept->given_up > 0)
@@ -411,6 +412,7 @@ note(OutboxTenant *t, const Candidates *c)
 			 errhint(
 				 "outbox.set_tenant_limits() changes max_kept, max_kept_bytes and max_kept_age.")));
 		t->kept->given_up = 0;
+		outbox_kept_released();
 	}
 }
 
@@ -427,7 +429,10 @@ look(OutboxTenant *t, TimestampTz now)
 		t->kept->given_up > 0)
 		outbox_subscribers_of_tenant(t, add_candidate, &c);
 	if (c.n == 0)
+	{
+		note(t, &c);
 		return false;
+	}
 	outbox_txn_begin_step();
 	outbox_lock_indexes(OUTBOX_TABLE_EVENTS_0, OUTBOX_TABLE_KEPT_EVENTS);
 	examined = examine(t, now, &c);
@@ -463,11 +468,6 @@ outbox_kept_limit_run(void *arg)
 			continue;
 		ep->tenant->kept->looked = looked = true;
 		more = look(ep->tenant, now) || more;
-	}
-	if (i == outbox_loop.roster.n && !more && gives_up)
-	{
-		gives_up = false;
-		outbox_kept_released();
 	}
 	look_at = outbox_step_rest(begun, REST);
 	if (i == outbox_loop.roster.n)

@@ -28,6 +28,38 @@ foreach my $name (qw(a b))
 	  or diag ask('TABLE outbox.kept_events');
 }
 is(ask("SELECT piece, since FROM outbox.pieces WHERE log = 'events'"), $piece, 'and no piece was emptied for that');
+# Endpoints are dropped faster than all copies are examined: the log is emptied nevertheless
+sub dead_letters
+{
+	my ($name, $n) = @_;
+	endpoint($node, $receiver, $name, "/ok/$name", "topics => '{$name.*}'");
+	ask("SELECT count(outbox.emit('$name.n', '{}', expires_at => clock_timestamp() - interval '1 s')) FROM generate_series(1, $n)");
+	return wait_sql($node, "SELECT dead = $n FROM outbox.stats WHERE endpoint = '$name'");
+}
+
+my $dropped = 0;
+
+sub drop_one
+{
+	my $name = 'gone' . ++$dropped;
+	return 0 if !dead_letters($name, 1);
+	ask("SELECT outbox.drop_endpoint('$name', discard => true)");
+	return wait_sql($node, "SELECT count(*) = 0 FROM outbox.parked JOIN outbox.all_events e USING (seq) WHERE e.topic = '$name.n'");
+}
+
+ok(dead_letters('many', 3000), 'many dead letters');
+ask("SELECT outbox.set_retention(events => '2 s')");
+ok(wait_sql($node, 'SELECT (SELECT count(*) FROM outbox.kept_events) = 3000 AND NOT EXISTS (SELECT FROM outbox.events)'), 'their events are kept as copies only');
+ask("SELECT outbox.set_retention(events => '1 h')");
+ask("CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.3); RETURN NULL; END'");
+ask('CREATE TRIGGER slow BEFORE DELETE ON outbox.kept_events FOR EACH STATEMENT EXECUTE FUNCTION public.slow()');
+drop_one() foreach 1 .. 3;
+$piece = ask("SELECT piece FROM outbox.pieces WHERE log = 'events'");
+ask("SELECT outbox.set_retention(events => '2 s')");
+ok((wait_until { drop_one() && ask("SELECT piece <> $piece FROM outbox.pieces WHERE log = 'events'") eq 't' } 'the next piece'), 'while endpoints are dropped, a piece of the log is emptied');
+ask('DROP TRIGGER slow ON outbox.kept_events');
+ok(wait_sql($node, "SELECT count(*) = 3000 AND bool_and(topic = 'many.n') FROM outbox.kept_events"), 'and the copies of what was dropped go')
+  or diag ask('SELECT topic, count(*) FROM outbox.kept_events GROUP BY 1');
 is(ask('SELECT sum(restarts) FROM outbox.worker_slots()'), '0', 'no worker has ended with an error');
 
 $node->stop;
