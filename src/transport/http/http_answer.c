@@ -111,6 +111,7 @@ time_of(OutboxTransfer *t, CURLINFO part)
 #define SHORTEST_SECRET 8
 #define BEGINNING_OF_SECRET 16 /* the rest may have been cut off */
 
+/* Puts stars in place of the secret, also where the text has its beginning only. */
 static void
 leave_out(char *text, size_t len, const char *secret, size_t whole)
 {
