@@ -132,7 +132,7 @@ COMMENT ON FUNCTION outbox.note_change IS
 -- A restore inserts rows that an earlier transaction made: its trigger says so.
 CREATE FUNCTION outbox.audit_endpoint() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off SET enable_sort = off
-SET extra_float_digits = 1
+SET extra_float_digits = 1 SET plan_cache_mode = force_generic_plan   -- a plan of its own would show the URL and headers
 AS $$
 DECLARE
     hidden CONSTANT text[] := '{endpoint_id,name,tenant,state_since,created_at,updated_at,revision,version,'

@@ -299,8 +299,9 @@ $$;
 COMMENT ON FUNCTION outbox.taken_to IS 'All that a source has committed before this place in its WAL is here';
 
 -- Begins anew: a slot, then rows of the source that are not here, then the rows that the slot brings.
+-- The subscription belongs to the owner of the extension, whichever superuser follows.
 CREATE FUNCTION outbox.take_over(name text, conninfo text, publication text, keep interval, timeout interval, force bool) RETURNS int8
-LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -411,11 +412,11 @@ $$;
 COMMENT ON FUNCTION outbox.forgotten_at IS
 'Stores that a source has removed all that outbox.forget() was asked for';
 
--- A connection string may name files of this server, and any address. An operator names one
--- that the administrator has put into pg_service.conf.
+-- Runs as its caller, because a connection string may name files of this server, and any address. An operator may not
+-- ask a source: outbox.follow_service() does that for it.
 CREATE FUNCTION outbox.follow(name text, conninfo text, publication text DEFAULT 'outbox',
     keep interval DEFAULT '1 day', timeout interval DEFAULT '1 minute') RETURNS int8
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
 DECLARE
@@ -426,6 +427,9 @@ DECLARE
     cure text;
     n int8;
 BEGIN
+    IF NOT has_function_privilege('outbox.ask_source(text,text,int4)', 'EXECUTE') THEN
+        RETURN outbox.follow_service(name, conninfo, publication, keep, timeout);
+    END IF;
     -- A second call for the same source waits, and finds that it is followed. The view shows who has the lock.
     PERFORM outbox.lock_source(name, 'outbox.followed'::regclass, true);
     PERFORM outbox.refuse_copy('outbox.follow()');
@@ -433,10 +437,6 @@ BEGIN
         RAISE EXCEPTION 'invalid name of a source: %', COALESCE(quote_literal(name), 'null')
             USING ERRCODE = CASE WHEN name IS NULL THEN 'null_value_not_allowed' ELSE 'invalid_parameter_value' END, COLUMN = 'name',
                   HINT = 'Use a small letter, and then up to 30 small letters, digits and "_".';
-    ELSIF conninfo !~ '^service=[A-Za-z0-9_.-]+$' AND NOT (SELECT r.rolsuper FROM pg_roles r WHERE r.rolname = session_user) THEN
-        RAISE EXCEPTION 'only a superuser may follow with another connection string than service=...'
-            USING ERRCODE = 'insufficient_privilege', COLUMN = 'conninfo',
-                  HINT = 'Ask for an entry in pg_service.conf of this server, and pass its name, like ''service=shop''.';
     ELSIF conninfo ~* 'password[[:space:]]*=|://[^/@]*:[^/@]*@' THEN
         RAISE EXCEPTION 'conninfo must not contain a password'
             USING ERRCODE = 'invalid_parameter_value', COLUMN = 'conninfo',
@@ -522,6 +522,22 @@ END $$;
 COMMENT ON FUNCTION outbox.follow IS
 'Makes events of the rows that are emitted at another server, from now on, and of present ones, and returns '
 'the number of these';
+
+-- The string is judged, and not the caller. session_user is another role where PostgreSQL runs code of the caller
+-- in another session: an expression of an index in ANALYZE, a trigger.
+CREATE FUNCTION outbox.follow_service(name text, conninfo text, publication text, keep interval, timeout interval) RETURNS int8
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    IF conninfo !~ '^service=[A-Za-z0-9_.-]+$' THEN
+        RAISE EXCEPTION 'only a superuser may follow with another connection string than service=...'
+            USING ERRCODE = 'insufficient_privilege', COLUMN = 'conninfo',
+                  HINT = 'Ask for an entry in pg_service.conf of this server, and pass its name, like ''service=shop''.';
+    END IF;
+    RETURN outbox.follow(name, conninfo, publication, keep, timeout);
+END $$;
+COMMENT ON FUNCTION outbox.follow_service IS
+'outbox.follow() for an operator: a source that an entry of pg_service.conf names (42501: another connection string)';
 
 -- The slot at the source retains WAL there, so it goes before the subscription is forgotten.
 CREATE FUNCTION outbox.unfollow(name text) RETURNS void

@@ -30,7 +30,7 @@ BEGIN
         ('operate', '{create_endpoint,alter_endpoint,drop_endpoint,pause_endpoint,resume_endpoint,seek_endpoint,
                       rotate_secret,endpoint_secret,endpoint_public_key,set_secrets,retry,resend,discard,replay,cancel_replay,cancel,wait_for,send_test,
                       set_retention,set_event_type,drop_event_type,shown,attempt_cause,attempts_page,delivery_request,portal_limits,set_portal_limits,
-                      tenant_limits,set_tenant_limits,forget,follow,unfollow}'),
+                      tenant_limits,set_tenant_limits,forget,follow,follow_service,unfollow}'),
         ('portal', '{portal_endpoints,portal_create_endpoint,portal_alter_endpoint,portal_pause_endpoint,
                      portal_resume_endpoint,portal_drop_endpoint,portal_secret,portal_rotate_secret,
                      portal_deliveries,portal_delivery,portal_attempts,portal_retry,portal_replay,

@@ -48,11 +48,11 @@ relation_changed(Datum arg, Oid relid)
 }
 
 /*
- * True if the row is about a role whose rights this role has.  A role may have been renamed,
+ * True if the row is about a role that this role has by 'test'.  A role may have been renamed,
  * and another one may have its name now.
  */
 static bool
-binds(HeapTuple row, TupleDesc desc, Oid role)
+binds(HeapTuple row, TupleDesc desc, Oid role, OutboxRoleTest test)
 {
 	bool isnull;
 	Oid	 named = get_role_oid(TextDatumGetCString(
@@ -63,11 +63,10 @@ binds(HeapTuple row, TupleDesc desc, Oid role)
 	int64 cluster = DatumGetInt64(
 		heap_getattr(row, Anum_emit_topics_cluster, desc, &isnull));
 
-	if (OidIsValid(named) && has_privs_of_role(role, named))
+	if (OidIsValid(named) && test(role, named))
 		return true;
 	return (!OidIsValid(named) || cluster == (int64) GetSystemIdentifier()) &&
-		SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(former)) &&
-		has_privs_of_role(role, former);
+		SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(former)) && test(role, former);
 }
 
 bool
@@ -93,7 +92,7 @@ outbox_topic_in_array(const char *topic, size_t len, ArrayType *array)
 
 /* With the latest snapshot: a transaction that is older than a change obeys it. */
 bool
-outbox_emit_topics_allow(Oid role, const char *topic, size_t len)
+outbox_emit_topics_allow(Oid role, OutboxRoleTest test, const char *topic, size_t len)
 {
 	static bool registered = false;
 	uint64		before;
@@ -119,7 +118,7 @@ outbox_emit_topics_allow(Oid role, const char *topic, size_t len)
 	while (!allowed && HeapTupleIsValid(row = systable_getnext(scan)))
 	{
 		empty = false;
-		if (!binds(row, RelationGetDescr(rel), role))
+		if (!binds(row, RelationGetDescr(rel), role, test))
 			continue;
 		bound = true;
 		if (topic == NULL)

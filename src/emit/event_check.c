@@ -142,12 +142,12 @@ check_topic(const text *topic, bool restoring)
 
 /* The worker's role is bound by no patterns: it writes events that others have emitted. */
 static void
-check_role_allowed(Oid role, const text *topic)
+check_role_allowed(Oid role, OutboxRoleTest test, const text *topic)
 {
 	const char *data = VARDATA_ANY(topic);
 	size_t		len = VARSIZE_ANY_EXHDR(topic);
 
-	if (!rules_log(role) && !outbox_emit_topics_allow(role, data, len))
+	if (!rules_log(role) && !outbox_emit_topics_allow(role, test, data, len))
 		ereport(
 			ERROR,
 			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
@@ -161,7 +161,7 @@ check_role_allowed(Oid role, const text *topic)
 void
 outbox_check_lender(Oid role)
 {
-	if (!rules_log(role) && !outbox_emit_topics_allow(role, NULL, 0))
+	if (!rules_log(role) && !outbox_emit_topics_allow(role, has_privs_of_role, NULL, 0))
 		ereport(
 			ERROR,
 			(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
@@ -182,16 +182,17 @@ may_insert(Oid role)
 
 /*
  * A role may insert without a right of its own: by a view, or because set_config() made it the
- * role when PostgreSQL had asked for the right already.  So the user of the session counts, too.
+ * role when PostgreSQL had asked for the right already.  So the user of the session counts, too,
+ * with all roles that it can have been.
  */
 static void
 check_allowed(const OutboxNewEvent *e)
 {
 	if (outbox_emit_topics_none)
 		return;
-	check_role_allowed(GetUserId(), e->topic);
+	check_role_allowed(GetUserId(), has_privs_of_role, e->topic);
 	if (e->inserted && !may_insert(GetUserId()))
-		check_role_allowed(GetSessionUserId(), e->topic);
+		check_role_allowed(GetSessionUserId(), is_member_of_role, e->topic);
 }
 
 /*

@@ -108,6 +108,46 @@ time_of(OutboxTransfer *t, CURLINFO part)
 	return us / 1000.0;
 }
 
+#define SHORTEST_SECRET 8
+#define BEGINNING_OF_SECRET 16 /* the rest may have been cut off */
+
+/* Puts stars in place of the secret, also where the text has its beginning only. */
+static void
+leave_out(char *text, size_t len, const char *secret, size_t whole)
+{
+	const size_t least = Min(whole, BEGINNING_OF_SECRET);
+	char		*end = text + len;
+
+	if (len == 0 || whole < SHORTEST_SECRET)
+		return;
+	while ((text = memmem(text, end - text, secret, least)) != NULL)
+		for (size_t i = 0; text < end && i < whole && *text == secret[i]; i++)
+			*text++ = '*';
+}
+
+/* A receiver may repeat the request, and a role that reads answers reads no credentials. */
+static void
+leave_out_credentials(OutboxTransfer *t)
+{
+	static const char name[] = "Authorization";
+
+	for (int i = 0; i < t->headers.nlines; i++)
+	{
+		const OutboxHeaderLine *line = &t->headers.lines[i];
+		const char			   *start = t->headers.buf + line->start;
+		const char			   *value = start + line->name_len + 2;
+		const char			   *end = value + line->value_len;
+		const char			   *space;
+
+		if (line->name_len != strlen(name) || strncasecmp(start, name, strlen(name)) != 0)
+			continue;
+		space = memchr(value, ' ', end - value); /* behind Basic or Bearer */
+		value = space ? space + 1 : value;
+		leave_out(t->head.text, t->head.text_len, value, end - value);
+		leave_out(t->answer, Min(t->answer_len, t->answer_size), value, end - value);
+	}
+}
+
 void
 outbox_http_keep_parts(OutboxTransfer *t)
 {
@@ -131,6 +171,7 @@ outbox_http_keep_parts(OutboxTransfer *t)
 	/* libcurl notes the end of a connection as a beginning of the answer, too. */
 	t->times.first_byte = t->head.bytes > 0 ? answered - begun : -1;
 	o->times = &t->times;
+	leave_out_credentials(t);
 	o->head = outbox_head_kept(&t->head, &o->head_len);
 	o->body = t->answer;
 	o->body_len = Min(t->answer_len, (size_t) outbox_log_answer_size);

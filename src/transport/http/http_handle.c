@@ -390,8 +390,10 @@ set_identity(OutboxTransfer *t)
 	if (!outbox_http_make_handle(t))
 		return false;
 	t->set_identity = PG_UINT64_MAX; /* until all of it is set */
+	/* libcurl takes the authorities of a directory as well, and may have been built with one. */
 	if (own && own->authority.len > 0 &&
-		curl_easy_setopt(t->easy, CURLOPT_CAINFO_BLOB, &own->authority) != CURLE_OK)
+		(curl_easy_setopt(t->easy, CURLOPT_CAINFO_BLOB, &own->authority) != CURLE_OK ||
+		 curl_easy_setopt(t->easy, CURLOPT_CAPATH, NULL) != CURLE_OK))
 		return false;
 	if (own && own->certificate.len > 0 &&
 		(curl_easy_setopt(t->easy, CURLOPT_SSLCERT, NULL) != CURLE_OK ||

@@ -21,7 +21,7 @@ $node->safe_psql('postgres', $_) foreach documented_roles();
 # What a call needs to succeed, by the names of the arguments
 my %plain = (
 	topic => "'sweep.a'", body => "'\\x00'", content_type => "'text/plain'",
-	name => "'new'", conninfo => "'service=none'", url => "'https://a.example/'", endpoint => "'raw'",
+	name => "'new'", conninfo => "'service=none'", publication => "'outbox'", keep => "'1 day'", timeout => "'1 minute'", url => "'https://a.example/'", endpoint => "'raw'",
 	tenant => "'sweep'", replay => '1', event => "'01980a5c-7d2e-7c3a-9f41-5b6c7d8e9f01'", from_time => 'now()', start_at => "'now'");
 
 # A value with a character in it, where SQL has %s for the character as a literal

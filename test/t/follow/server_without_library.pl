@@ -210,6 +210,19 @@ my $as = sub { my (undef, $out, $err) = $follower->psql('postgres', "\\set VERBO
 is($as->("SELECT outbox.unfollow('shop')", 'watcher'), '42501', 'and may not end it');
 is($as->("SELECT outbox.unfollow('shop')", 'oncall'), '', 'an operator may');
 is($as->(follow(), 'oncall'), '42501', 'and does not name an address');
+# Nor in code of its own that PostgreSQL runs in the session of a superuser
+my $asks = follow() =~ s/^SELECT/PERFORM/r;
+ask('CREATE SCHEMA mine AUTHORIZATION oncall; CREATE TABLE public.parent (n int PRIMARY KEY); INSERT INTO public.parent VALUES (1); GRANT REFERENCES ON public.parent TO oncall');
+is($as->(<<"SQL", 'oncall'), '', 'an operator has a table');
+CREATE FUNCTION mine.asks(int) RETURNS int IMMUTABLE LANGUAGE plpgsql AS \$\$ BEGIN IF session_user <> 'oncall' THEN $asks; END IF; RETURN \$1; END \$\$;
+CREATE FUNCTION mine.asks() RETURNS trigger LANGUAGE plpgsql AS \$\$ BEGIN PERFORM mine.asks(1); RETURN OLD; END \$\$;
+CREATE TABLE mine.t (n int REFERENCES public.parent ON DELETE CASCADE);
+INSERT INTO mine.t VALUES (1);
+CREATE INDEX ON mine.t (mine.asks(n));
+CREATE TRIGGER asks BEFORE DELETE ON mine.t FOR EACH ROW EXECUTE FUNCTION mine.asks();
+SQL
+is($as->($_, 'postgres'), '42501', "nor by $_ of another") foreach 'ANALYZE mine.t', 'REINDEX TABLE mine.t', 'DELETE FROM public.parent';
+is(ask('SELECT count(*) FROM outbox.followed'), 0, 'nothing is followed by that');
 like($as->("SELECT outbox.follow('shop', 'service=shop')", 'oncall'), qr/^\d+$/, 'but a service that the administrator has named');
 push @ids, announce(16);
 $receiver->wait_delivered(1, id => $ids[-1]);

@@ -302,5 +302,24 @@ HTTP
 		is(outcome($name), 'TLS: the receiver does not speak the version of HTTP that it is asked for', "$not: nothing else than what is asked for");
 	}
 }
+
+# --- A libcurl that was built with a directory of authorities
+
+mkdir "$dir/directory" or die "$dir: $!";
+link "$dir/other.crt", "$dir/directory/other.pem" or die "$dir: $!";
+system_or_bail('openssl', 'rehash', "$dir/directory");
+set(ssl_ca_file => '');
+$node->stop;
+$ENV{OUTBOX_CA_DIRECTORY} = "$dir/directory";
+$ENV{LD_PRELOAD} = shim('ca_directory');
+$node->start;
+delete $ENV{LD_PRELOAD};
+create('of_directory', $front{stranger}{port});
+is(outcome('of_directory'), 'delivered', 'an authority of the directory');
+my $own = slurp_file("$dir/authority.crt");
+create("own_$_", $front{$_}{port}, 'localhost', qq{, credentials => '{"ca_certificate": "@{[$own =~ s/\n/\\n/gr]}"}'}) foreach qw(good stranger);
+is(outcome('own_good'), 'delivered', 'an authority of the endpoint');
+like(outcome('own_stranger'), $complaint{stranger}, 'beside which those of the directory do not count');
+is(arrived('own_stranger'), 0, 'nothing was sent');
 $node->stop;
 done_testing();

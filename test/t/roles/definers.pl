@@ -38,7 +38,11 @@ FROM (SELECT DISTINCT unnest(proargtypes) AS oid FROM pg_proc WHERE pronamespace
 SQL
 is(ask(<<'SQL'), 'default_settings', 'one makes SQL of text: the defaults of arguments, as the catalogue has them');
 SELECT string_agg(DISTINCT proname, ' ') FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace
-AND prolang = (SELECT oid FROM pg_language WHERE lanname = 'plpgsql') AND prosrc ~* '\mEXECUTE\M' AND proname NOT IN ('adopt', 'grant_to', 'privileges_of', 'revoke_all', 'copy_source', 'take_over', 'drop_subscription')
+AND prolang = (SELECT oid FROM pg_language WHERE lanname = 'plpgsql') AND prosrc ~* '\mEXECUTE\M(?!'')' AND proname NOT IN ('adopt', 'grant_to', 'privileges_of', 'revoke_all', 'copy_source', 'take_over', 'drop_subscription')
+SQL
+
+is(ask(<<'SQL'), 'note_change pause_endpoint portal_changes', 'the audit has the role of the session, and none is judged by it');
+SELECT string_agg(proname, ' ' ORDER BY proname) FROM pg_proc WHERE pronamespace = 'outbox'::regnamespace AND prosrc ~ '\msession_user\M'
 SQL
 
 # --- Each has to
@@ -60,9 +64,9 @@ my %arguments = (
 	portal_endpoints => "'t'", portal_create_endpoint => "'t', '$url'", portal_alter_endpoint => "'t', 'e', '{}'", portal_drop_endpoint => "'t', 'e', true",
 	portal_deliveries => "'t'", portal_attempts => "'t'", portal_retry => "'t', 'e', '$id'", portal_delivery => "'t', 'e', '$id'", portal_cancel_replay => "'t', 'e', " . ask('SELECT outbox.portal_cipher(1, 26, false)'), cancel_replay => "'e', 1", set_secrets => "'{}'", portal_replay => "'t', 'e', now() - interval '1 hour'",
 	portal_event_types => "'t'", log_size_now => '', farthest_behind => '1000', kept_for => "'events'", retention_held => '', scheduled_now => '', parked_counts => '1',
-	follow => "'e', '" . ($node->connstr('postgres') =~ s/'/''/gr) . "'", metrics => '', tenant_usage => "'2026-01-01'");
+	follow_service => "'e', 'service=none', 'outbox', '1 day', '0'", take_over => "'e', '" . ($node->connstr('postgres') =~ s/'/''/gr) . "', 'outbox', '1 day', '0', true", metrics => '', tenant_usage => "'2026-01-01'");
 # They get as far as to see that there is nothing to follow
-my %ends = (follow => '08006 could not connect to the source', unfollow => '42704 source "e" is not followed');
+my %ends = ((map { $_ => '08006 could not connect to the source' } 'follow_service', 'take_over'), unfollow => '42704 source "e" is not followed');
 foreach my $function (@definers)
 {
 	my $arguments = $arguments{$function} // ($function =~ /^portal_/ ? "'t', 'e'" : "'e'");

@@ -72,6 +72,13 @@ foreach my $statement (
 {
 	fails_as('clerk', $statement, 42501, "nor one that it becomes: $statement");
 }
+ask('CREATE ROLE pooled LOGIN NOINHERIT; GRANT clerk, readers TO pooled');
+foreach my $other (qw(readers none))
+{
+	fails_as('pooled', "SET ROLE clerk; INSERT INTO outbox.$_ (topic, payload) SELECT 'secret', '1'::jsonb FROM set_config('role', '$other', false)",
+		42501, "$_: nor does a session become $other that inherits no rights") foreach qw(events outgoing);
+}
+ok(defined emits_as('pooled', q{SET ROLE clerk; INSERT INTO outbox.events (topic, payload) VALUES ('paid', '1')}), 'which emits by its role');
 ok(defined emits_as('outsider', q{INSERT INTO public.free VALUES ('secret', '1')}), 'a view of a role that may emit all is not bound');
 ask(q{ALTER ROLE clerk RENAME TO "Clerk"});
 fails_as('junior', q{SELECT outbox.emit('secret', '1')}, 42501, 'nor by another name');
@@ -95,7 +102,7 @@ ask(q{SELECT outbox.grant_emit('clerk'), outbox.revoke_all('thing')});
 is(ask('SELECT count(*) FROM outbox.emit_topics'), '0', 'without a list, or without rights, no role is bound');
 ok(emits_as('junior', q{SELECT outbox.emit('secret', '1')}), 'and it emits anything');
 fails_as('postgres', qq{SELECT outbox.grant_emit('clerk', topics => '$_')}, 22023, "no list: $_") foreach '{}', '{a b}';
-ask(q{DROP TABLE public.thing; DROP ROLE thing, junior, readers; SELECT outbox.revoke_all('clerk'); DROP ROLE clerk});
+ask(q{DROP TABLE public.thing; DROP ROLE thing, junior, readers, pooled; SELECT outbox.revoke_all('clerk'); DROP ROLE clerk});
 
 # --- Which purposes a role has: all of one, or it does not count
 

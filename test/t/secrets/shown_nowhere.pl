@@ -49,7 +49,8 @@ SQL
 }
 $node->safe_psql('postgres', "SELECT outbox.rotate_secret('rotating')");
 $node->safe_psql('postgres', "SELECT outbox.rotate_secret('rotating', '1 hour')");
-$node->safe_psql('postgres', "SELECT outbox.alter_endpoint('good', max_in_flight => 5)");
+# Also by a plan that PostgreSQL has made before in the session
+$node->safe_psql('postgres', join(';', map { "SELECT outbox.$_" } "alter_endpoint('good', max_in_flight => 5)", ("pause_endpoint('good')", "resume_endpoint('good')") x 2));
 
 # A secret that the caller chose, in a table and so in no statement
 $node->safe_psql('postgres', <<'SQL');

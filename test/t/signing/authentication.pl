@@ -80,6 +80,16 @@ put('expired', "new.token\n");
 OutboxTest::Receiver::wait_found(1, 'the new token', sub { grep { authorization($_) eq 'Bearer new.token' } sent('/ok/expired') });
 endpoint_shows($node, 'expired', "state = 'active'", 'with another file it is probed at once');
 
+# A receiver that repeats what it was sent, in a header and to where the answer is cut off
+$receiver->control(path => '/ok/repeats', behave => '/raw?status=422&hex='
+	  . unpack('H*', "HTTP/1.1 422 No\r\nX-Sent: Bearer a.token-that-is-secret\r\nContent-Length: 78\r\n\r\n"
+		  . substr('not a.token-that-is-secret, nor a.token-that-is-s3cret, but a.token-that-is-secret', 0, 78)));
+create('repeats', ok_url('repeats'), { token => 'a.token-that-is-secret' }, undef, 'max_attempts => 1');
+send_one('repeats');
+ok(wait_sql($node, q[SELECT count(*) = 1 FROM outbox.attempts WHERE endpoint = 'repeats']), 'an answer repeats the credentials');
+is(ask(q[SELECT response_headers LIKE '%x-sent: Bearer ' || repeat('*', 22) || '%' AND response_body = format('not %s, nor %s3cret, but %s', repeat('*', 22), repeat('*', 17), repeat('*', 18)) FROM outbox.attempts WHERE endpoint = 'repeats']), 't', 'without them it is kept')
+  or diag(ask(q[SELECT response_headers, response_body FROM outbox.attempts WHERE endpoint = 'repeats']));
+
 # ----- OAuth
 
 sub token_url { my ($token, $seconds) = @_; return $receiver->url("/status/200/$token?body={%22access_token%22:%22$token%22,%22expires_in%22:$seconds,%22token_type%22:%22Bearer%22}") }
