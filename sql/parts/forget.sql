@@ -150,9 +150,9 @@ BEGIN
     DELETE FROM outbox.subscriptions v WHERE v.endpoint_id = ANY (ids);
     SELECT * INTO here FROM outbox.position_now('outbox.events_seq'::regclass::oid);
     INSERT INTO outbox.forgotten (tenant, key, snapshot, upto, requested_at, endpoints, sources)
-    SELECT tenant, key, here.snapshot, q.last_value, clock_timestamp(), cardinality(ids),
+    SELECT tenant, key, here.snapshot, q.seq_low, clock_timestamp(), cardinality(ids),
            ARRAY(SELECT o.name FROM outbox.followed o ORDER BY o.name)
-    FROM outbox.events_seq q;
+    FROM outbox.position_now('outbox.events_seq'::regclass::oid) q;
     DELETE FROM outbox.refused_events r
     WHERE r.event ->> 'tenant' = forget_events.tenant AND (key IS NULL OR r.event ->> 'key' = key);
     DELETE FROM outbox.endpoint_audit a WHERE a.tenant = forget_events.tenant AND key IS NULL;

@@ -140,7 +140,7 @@ BEGIN
         INSERT INTO outbox.replays (endpoint_id, topics, from_time, to_time, read, read_seq_low,
             target, target_seq_high, expected)
         VALUES (p.endpoint_id, topics, from_time, to_time, start.snapshot, start.seq_low, p.passed,
-            (SELECT q.last_value FROM outbox.events_seq q), n);
+            (SELECT h.seq_low FROM outbox.position_now('outbox.events_seq'::regclass::oid) h), n);
         PERFORM outbox.note_change(s.tenant, s.name, 'replay', '{}', jsonb_strip_nulls(jsonb_build_object(
             'replay', currval('outbox.replays_replay_id_seq'), 'from_time', from_time, 'to_time', to_time,
             'topics', topics, 'deliveries', n)));

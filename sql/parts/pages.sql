@@ -61,7 +61,7 @@ AS $$
 DECLARE
     -- Events of a server that is followed come late, with the times that they had there, and since the clock was
     -- set back, times come again: while the log has such events, there is no bound.
-    high int8 := (SELECT q.last_value FROM outbox.events_seq q
+    high int8 := (SELECT (SELECT max(v.seq) FROM outbox.events v)
                   WHERE NOT EXISTS (SELECT FROM outbox.followed)
                   AND NOT EXISTS (SELECT FROM outbox.endpoint_audit c WHERE c.action = 'unfollow' AND c.at >= (
                       SELECT v.created_at FROM outbox.events v ORDER BY v.seq LIMIT 1))

@@ -5,9 +5,10 @@
  *
  * An event with a number that was read before would never be read.  setval() sets the
  * sequence back, and so does ALTER SUBSCRIPTION … REFRESH SEQUENCES.  So the highest
- * number that was drawn is in shared memory.  A session looks at it before it draws.  If
- * the sequence then returns no higher one, the session raises the sequence and draws
- * again.  After a start of the server the highest number comes from the tables.
+ * number that was drawn, or that a tick has, is in shared memory.  A session looks at it
+ * before it draws.  If the sequence then returns no higher one, the session raises the
+ * sequence and draws again.  After a start of the server the highest number comes from the
+ * tables.
  */
 #include "base/outbox.h"
 
@@ -127,7 +128,9 @@ draw_again(OutboxNumbers *n, Oid sequence)
 		OutboxCaller caller = outbox_become_log_owner();
 
 		DirectFunctionCall2(setval_oid, ObjectIdGetDatum(sequence),
-							Int64GetDatum((int64) before + MaxBackends));
+							Int64GetDatum(
+								Min((int64) before, PG_INT64_MAX - MaxBackends) +
+								MaxBackends));
 		outbox_become_caller(caller);
 		seq = nextval_internal(sequence, false);
 		ereport(
@@ -170,19 +173,23 @@ int64
 outbox_number_highest(Oid sequence)
 {
 	LOCAL_FCINFO(fcinfo, 1);
-	Datum  value;
-	uint64 highest;
+	Datum value;
+	int64 highest;
 
 	if (!is_known(numbers()))
 		outbox_number_load();
-	highest = pg_atomic_read_u64(&numbers()->highest);
+	highest = (int64) pg_atomic_read_u64(&numbers()->highest);
 
 	InitFunctionCallInfoData(*fcinfo, NULL, 1, InvalidOid, NULL, NULL);
 	fcinfo->args[0].value = ObjectIdGetDatum(sequence);
 	fcinfo->args[0].isnull = false;
 	value = pg_sequence_last_value(fcinfo);
 	if (!fcinfo->isnull)
-		return Max(DatumGetInt64(value), (int64) highest);
+	{
+		highest = Max(DatumGetInt64(value), highest);
+		outbox_raise(&numbers()->highest, (uint64) highest);
+		return highest;
+	}
 
 	/* The sequence was never used.  Or, since 18, the role may not read its value. */
 	if (pg_class_aclcheck(sequence, GetUserId(), ACL_SELECT | ACL_USAGE) != ACLCHECK_OK)
@@ -191,7 +198,7 @@ outbox_number_highest(Oid sequence)
 				 errmsg("permission denied for sequence outbox.events_seq"),
 				 errhint("GRANT SELECT ON SEQUENCE outbox.events_seq TO \"%s\";",
 						 GetUserNameFromId(GetUserId(), false))));
-	return (int64) highest;
+	return highest;
 }
 
 OUTBOX_FUNCTION(outbox_column_seq_1_0, 0)

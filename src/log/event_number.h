@@ -10,8 +10,9 @@
 extern int64 outbox_number_draw(void);
 
 /*
- * Returns a number that is not lower than any that was drawn before the call.  Throws
- * (42501) if the role may not read the sequence.
+ * Returns a number that is not lower than any that was drawn before the call.  One that
+ * is drawn by a call after it is higher.  Throws (42501) if the role may not read the
+ * sequence.
  */
 extern int64 outbox_number_highest(Oid sequence);
 

@@ -157,7 +157,7 @@ typedef struct OutboxWorker
 /* The numbers of events.  Written by event_number.c. */
 typedef struct OutboxNumbers
 {
-	pg_atomic_uint64 highest;  /* that was drawn */
+	pg_atomic_uint64 highest;  /* that was drawn, or that a tick has */
 	pg_atomic_uint32 sequence; /* its oid, if 'highest' is known */
 } OutboxNumbers;
 

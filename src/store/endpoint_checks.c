@@ -10,7 +10,6 @@
 #include "base/outbox.h"
 
 #include "access/xact.h"
-#include "catalog/pg_class.h"
 #include "commands/sequence.h"
 #include "utils/fmgrprotos.h"
 #include "utils/jsonb.h"
@@ -24,6 +23,7 @@
 #include "emit/emit_topics.h"
 #include "endpoint/endpoint_stats.h"
 #include "format/signature.h"
+#include "log/event_stamp.h"
 #include "server/shmem.h"
 #include "server/wakeup.h"
 #include "server/worker_slot.h"
@@ -142,11 +142,11 @@ OUTBOX_FUNCTION(outbox_position_now_1_0, 1)
 	OutboxTick *tick;
 	OutboxTick *then;
 
-	if (get_rel_relkind(PG_GETARG_OID(0)) != RELKIND_SEQUENCE)
+	if (PG_GETARG_OID(0) != outbox_log_tables()->seq)
 		ereport(ERROR,
 				(errcode(ERRCODE_WRONG_OBJECT_TYPE),
-				 errmsg("%u is not the OID of a sequence", PG_GETARG_OID(0)),
-				 errhint("Pass that of outbox.events_seq.")));
+				 errmsg("%u is not the OID of outbox.events_seq", PG_GETARG_OID(0)),
+				 errhint("Pass 'outbox.events_seq'::regclass.")));
 	(void) GetTopTransactionId();
 	tick = outbox_tick_in_session(PG_GETARG_OID(0));
 	then = outbox_tick_before_own_commit(tick);

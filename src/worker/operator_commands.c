@@ -10,6 +10,7 @@
 #include "base/outbox.h"
 
 #include "base/crash_point.h"
+#include "base/log_lines.h"
 #include "base/query.h"
 #include "endpoint/operator.h"
 #include "endpoint/outcome.h"
@@ -151,10 +152,20 @@ forget(Command *c)
 	outbox_parked_empty(c->ep->id, c->seq);
 }
 
-/* A delivery that is not settled yet, or was parked meanwhile, is left as it is. */
+/*
+ * A delivery that is not settled yet, or was parked meanwhile, is left as it is.  The
+ * piece of the log may have been emptied since the command was given.
+ */
 static void
 resend(Command *c)
 {
+	const char *name = c->ep->config.name;
+
+	if (c->status == NULL && c->xid == 0)
+		ereport(outbox_log_line_may(OUTBOX_LINE_DEAD, name) ? WARNING : DEBUG1,
+				(errmsg("outbox event with seq " INT64_FORMAT
+						" for endpoint \"%s\" is gone, and is not sent again",
+						c->seq, name)));
 	if (c->status != NULL || c->xid == 0 ||
 		!outbox_cursor_covers(outbox_window_frontier(c->ep, &outbox_loop.head), c->xid,
 							  c->seq) ||

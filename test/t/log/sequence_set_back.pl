@@ -83,6 +83,12 @@ $node->restart;
 $node->safe_psql('postgres', "ALTER SYSTEM RESET outbox.enabled; SELECT pg_reload_conf()");
 all_arrive('set back before the server was started');
 
+# A worker that is idle has read up to a number that no event has.
+my $far = $node->safe_psql('postgres', "SELECT setval('outbox.events_seq', last_value + 1000000) FROM outbox.events_seq");
+ok(wait_sql($node, "SELECT EXISTS (SELECT FROM outbox.positions WHERE endpoint_id < 0 AND read_seq_low >= $far)"), 'set forward: a position has that number');
+emitted($node->safe_psql('postgres', "BEGIN; SELECT setval('outbox.events_seq', $far - 1000000) \\g /dev/null\n$many; COMMIT"));
+all_arrive('set forward, and back');
+
 $node->safe_psql('postgres', 'SELECT outbox.pause_endpoint(\'all\')');
 $node->safe_psql('postgres', $set_back);
 emitted($node->safe_psql('postgres', $many));
@@ -114,6 +120,28 @@ is($node->safe_psql('copy', 'SELECT count(*) - count(DISTINCT seq) FROM outbox.a
 emitted(@waiting);
 $node->safe_psql('postgres', "SELECT outbox.resume_endpoint('all')");
 all_arrive('the original');
+
+# While nothing is emitted that would raise it again
+my $requests = () = $receiver->requests;
+$node->safe_psql('postgres', $set_back);
+is($node->safe_psql('postgres', "SELECT (outbox.page_bound(NULL, created_at, '0')).last >= seq FROM outbox.events ORDER BY seq DESC OFFSET 100 LIMIT 1"),
+	't', 'a page begins at its time');
+my $again = $node->safe_psql('postgres', "SELECT outbox.replay('all', now() - interval '1 h')");
+cmp_ok($again, '>=', 200, 'a replay finds the events');
+ok((wait_until { (() = $receiver->requests) >= $requests + $again } 'and sends them'), 'and sends them');
+
+$node->safe_psql('postgres', "SELECT count(outbox.emit('a.b', '{}', tenant => 't', key => 'k' || (i > 3000))) FROM generate_series(1, 3001) i");
+$node->safe_psql('postgres', $set_back);
+$node->safe_psql('postgres', "SELECT outbox.forget('t', 'ktrue')");
+ok(wait_sql($node, 'SELECT count(*) = 0 FROM outbox.forgotten WHERE complete_at IS NULL'), 'a key is forgotten');
+is($node->safe_psql('postgres', "SELECT count(*) FROM outbox.events WHERE tenant = 't' AND payload IS NULL"), 1, 'with its event');
+
+# At its end, and then set back
+$node->safe_psql('postgres', "SELECT setval('outbox.events_seq', 9223372036854775807)");
+like(($node->psql('postgres', $many))[2], qr/ERROR:.*reached maximum value/, 'after the last number no event is taken');
+$node->safe_psql('postgres', "SELECT outbox.alter_endpoint('all', topics => '{a.*}')");
+$node->safe_psql('postgres', $set_back);
+like(($node->psql('postgres', $many))[2], qr/ERROR:.*reached maximum value/, 'nor when a position has that number');
 
 # A second log in the same database begins anew
 $node->safe_psql('postgres', 'DROP EXTENSION outbox; CREATE EXTENSION outbox');

@@ -54,7 +54,18 @@ is($got[2]{sha256}, $got[0]{sha256}, 'and the event is sent all the same');
 is(scalar(() = $receiver->requests(path => '/ok/a', id => $id)), 3, 'what was rolled back was not sent');
 ok(wait_sql($node, 'SELECT NOT EXISTS (SELECT FROM outbox.kept_events)'), 'and then forgotten');
 fails("SELECT outbox.resend('a', '$id')", 42704, 'what is forgotten');
+
 ask("SELECT outbox.set_retention(reset => '{events}')");
+
+# Another worker has emptied it when the command is carried out, here by hand.
+$id = emit($node, 'order.gone', '{}');
+$receiver->wait_delivered(1, path => '/ok/a', id => $id);
+ok(wait_sql($node, "SELECT status = 'delivered' FROM outbox.deliveries WHERE event_id = '$id' AND endpoint = 'a'"), 'delivered');
+ask("BEGIN; SELECT outbox.resend('a', '$id'); TRUNCATE outbox.events_0, outbox.events_1, outbox.events_2; COMMIT");
+ok((wait_until { slurp_file($node->logfile) =~ /WARNING:  outbox event with seq \d+ for endpoint "a" is gone, and is not sent again/ } 'a line'),
+	'the log says that the event is gone');
+ok(wait_sql($node, 'SELECT NOT EXISTS (SELECT FROM outbox.commands)'), 'and the command does not stay');
+is(scalar(() = $receiver->requests(path => '/ok/a', id => $id)), 1, 'it is not sent');
 
 # A worker that dies between the command and the request
 $id = emit($node, 'order.two', '{"n": 2}');
