@@ -86,6 +86,21 @@ is(ask("SELECT source || ' ' || (event ->> 'topic') FROM outbox.refused_events W
 is(ask("SELECT count(*) FROM outbox.set_aside WHERE error ~ 'too large'"), 1, 'outbox.set_aside has it');
 is(ask("SELECT count(*) FROM outbox.all_events WHERE topic = 'order.beside'"), 1, 'the good event of the same transaction is taken');
 
+# --- An error that says nothing about an event sets none aside
+
+ask("SELECT outbox.set_event_type('order.listed'); ALTER DATABASE postgres SET outbox.require_event_types = on; ALTER DATABASE postgres SET lock_timeout = '100 ms'");
+my $refused = ask('SELECT count(*) FROM outbox.refused_events');
+my $locks = $follower->background_psql('postgres', on_error_stop => 1);
+$locks->query_safe('SET lock_timeout = 0; BEGIN; LOCK TABLE outbox.event_types');
+my $errors = ask('SELECT sum(apply_error_count) FROM pg_stat_subscription_stats');
+ask('SELECT pg_terminate_backend(pid) FROM pg_stat_subscription');
+my $listed = at_source("SELECT outbox.emit('order.listed', '{}')", 'shop_app');
+ok(wait_sql($follower, "SELECT sum(apply_error_count) > $errors OR (SELECT count(*) > $refused FROM outbox.refused_events) FROM pg_stat_subscription_stats"), 'a table that the check needs is locked');
+$locks->quit;
+$receiver->wait_delivered(1, id => $listed);
+is(ask('SELECT count(*) FROM outbox.refused_events'), $refused, 'the event is taken when it is free');
+ask('ALTER DATABASE postgres RESET ALL; SELECT pg_terminate_backend(pid) FROM pg_stat_subscription');
+
 # --- While the follower is away, the source goes on
 
 $follower->stop('immediate');
