@@ -116,6 +116,7 @@ CREATE TABLE IF NOT EXISTS outbox.dedup (
     created_at   timestamptz NOT NULL,
     PRIMARY KEY (topic, dedup_key, tenant)
 );
+CREATE INDEX IF NOT EXISTS dedup_created_at ON outbox.dedup (created_at);
 
 
 -- The rest of the log is not to be read.  So no condition of the reader's may be judged before
@@ -967,7 +968,8 @@ BEGIN
     DELETE FROM outbox.followers f
     WHERE f.said_at <= clock_timestamp() - interval '30 days' AND NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.slot_name = f.slot);
     DELETE FROM outbox.dedup d WHERE d.ctid = ANY (ARRAY(
-        SELECT o.ctid FROM outbox.dedup o WHERE o.created_at <= clock_timestamp() - interval '1 day' LIMIT 10000));
+        SELECT o.ctid FROM outbox.dedup o WHERE o.created_at <= now() - interval '1 day'
+        ORDER BY o.created_at LIMIT 10000 FOR UPDATE SKIP LOCKED));
     RETURN emptied;
 END $$;
 

@@ -159,6 +159,22 @@ foreach my $way ("SELECT outbox.emit('order.late', '{}')", "INSERT INTO outbox.o
 }
 
 # --- One of both is updated before the other
+# --- Old deduplication keys leave the source, and the others are not read
+
+my $make_keys = "INSERT INTO outbox.dedup SELECT 'order.old', i::text, '', gen_random_uuid(), now()";
+at_source("$make_keys FROM generate_series(11, 100000) i; ANALYZE outbox.dedup");
+my $read = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = 'outbox.dedup'::regclass";
+cmp_ok((split /\n/, at_source("BEGIN; SELECT outbox.tidy(); $read; ROLLBACK"))[-1], '<', 1000, 'a call reads few keys');
+my ($pause, $has_one) = map { $source->background_psql('shop', on_error_stop => 1) } 1, 2;
+$pause->query_safe('BEGIN; LOCK TABLE outbox.pieces IN SHARE UPDATE EXCLUSIVE MODE');    # a call does nothing
+at_source("$make_keys - interval '2 days' FROM generate_series(1, 10) i");
+$has_one->query_safe("BEGIN; UPDATE outbox.dedup SET created_at = created_at WHERE dedup_key = '1'");
+$pause->quit;
+my $old_keys = "SELECT string_agg(dedup_key, ' ') FROM outbox.dedup WHERE created_at < now() - interval '1 day'";
+ok((wait_until { at_source('SELECT outbox.tidy()'); at_source($old_keys) eq '1' } 'gone'), 'they go, but for one that a transaction has locked');
+$has_one->quit;
+ok((wait_until { at_source('SELECT outbox.tidy()'); at_source($old_keys) eq '' } 'gone'), 'which goes later');
+
 
 at_source("CREATE OR REPLACE FUNCTION outbox.source_version() RETURNS text LANGUAGE sql IMMUTABLE AS \$\$SELECT '2.0'\$\$");
 ask($OutboxTest::Followed::round);
