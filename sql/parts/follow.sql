@@ -154,7 +154,9 @@ BEGIN
                 ' SELECT $3, r[1], r[2], r[3], r[4], r[5], r[6], r[7], r[8], r[9], r[10], r[11], r[12], r[13] FROM page'
                 ' WHERE NOT EXISTS (SELECT FROM outbox.all_events k WHERE k.id = r[1]::uuid)'
                 ' AND NOT EXISTS (SELECT FROM outbox.scheduled k WHERE k.id = r[1]::uuid)'
-                ' AND NOT EXISTS (SELECT FROM outbox.refused_events k WHERE k.source = $3 AND k.event ->> ''id'' = r[1]))'
+                ' AND NOT EXISTS (SELECT FROM outbox.refused_events k WHERE k.source = $3 AND k.event ->> ''id'' = r[1])'
+                ' AND NOT EXISTS (SELECT FROM outbox.forgotten g WHERE g.tenant = r[8] AND (g.key IS NULL OR g.key = r[7])'
+                ' AND $3 = ANY (g.sources) AND r[3]::timestamptz <= g.requested_at))'
                 ' SELECT count(*) FROM page', landing)
             INTO n
             USING conninfo,
