@@ -993,7 +993,8 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
 DECLARE
-    marks bool := true;
+    -- A service makes a server read-only while its disk is full, maybe of WAL that this slot retains: it has to go on.
+    marks bool := NOT current_setting('transaction_read_only')::bool;
 BEGIN
     -- One after the other: marks have the order of their snapshots.
     BEGIN

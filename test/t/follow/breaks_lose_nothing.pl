@@ -151,6 +151,26 @@ my @off = split /\n/, at_source("INSERT INTO outbox.events (created_at, topic, p
 $receiver->wait_delivered(1, id => $_) foreach @off;
 is(ask("SELECT count(*) FROM outbox.all_events WHERE topic = 'order.off' AND created_at NOT BETWEEN now() - interval '50 min' AND now() + interval '50 min'"), 2, 'a clock that is off: delivered with the time that the source has');
 
+# --- The source is read-only, as services make one whose disk is full
+
+sub disabled
+{
+	ask('ALTER SUBSCRIPTION outbox_shop DISABLE');
+	return wait_until { !$servers->provider('SELECT count(*) FROM pg_replication_slots WHERE active') } 'nothing is sent';
+}
+disabled();
+announce(5);
+$source->safe_psql('postgres', 'ALTER DATABASE shop SET default_transaction_read_only = on');
+ask('ALTER SUBSCRIPTION outbox_shop ENABLE');
+nothing_is_lost('the source is read-only');
+wait_confirmed();
+ask($OutboxTest::Followed::round);
+like(ask('SELECT reason FROM outbox.sources'), qr/read-only/, 'the view says so');
+$source->safe_psql('postgres', 'ALTER DATABASE shop RESET default_transaction_read_only');
+announce(3);
+wait_state('streaming', 'it is not read-only any more');
+nothing_is_lost('the source is written again');
+
 # --- By hand: what is wrong is said, and follow() mends it
 
 sub mended

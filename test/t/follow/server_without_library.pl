@@ -158,7 +158,6 @@ foreach my $way ("SELECT outbox.emit('order.late', '{}')", "INSERT INTO outbox.o
 	$receiver->wait_delivered(1, id => $late);
 }
 
-# --- One of both is updated before the other
 # --- Old deduplication keys leave the source, and the others are not read
 
 my $make_keys = "INSERT INTO outbox.dedup SELECT 'order.old', i::text, '', gen_random_uuid(), now()";
@@ -175,6 +174,7 @@ ok((wait_until { at_source('SELECT outbox.tidy()'); at_source($old_keys) eq '1' 
 $has_one->quit;
 ok((wait_until { at_source('SELECT outbox.tidy()'); at_source($old_keys) eq '' } 'gone'), 'which goes later');
 
+# --- One of both is updated before the other
 
 at_source("CREATE OR REPLACE FUNCTION outbox.source_version() RETURNS text LANGUAGE sql IMMUTABLE AS \$\$SELECT '2.0'\$\$");
 ask($OutboxTest::Followed::round);
