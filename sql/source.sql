@@ -917,8 +917,11 @@ BEGIN
     EXCEPTION WHEN lock_not_available THEN
         RETURN 0;
     END;
-    SELECT CASE WHEN bool_and(s.confirmed_flush_lsn IS NOT NULL) THEN min(s.confirmed_flush_lsn) END INTO taken
-    FROM pg_replication_slots s
+    -- A slot that is not made yet begins when this transaction has ended: its follower counts what goes now.
+    PERFORM pg_current_xact_id();
+    -- A follower that begins anew has a new slot, and takes what is older before it says so.
+    SELECT CASE WHEN bool_and(s.confirmed_flush_lsn IS NOT NULL) THEN LEAST(min(s.confirmed_flush_lsn), min(f.taken)) END INTO taken
+    FROM pg_replication_slots s LEFT JOIN outbox.followers f ON f.slot = s.slot_name
     WHERE s.database = current_database() AND starts_with(s.slot_name, 'outbox_') AND s.wal_status IS DISTINCT FROM 'lost';
     UPDATE outbox.pieces SET done_lsn = pg_current_wal_insert_lsn()
     WHERE closed_at IS NOT NULL AND done_lsn IS NULL AND pg_snapshot_xmin(pg_current_snapshot()) >= closed_xmax;
@@ -979,7 +982,7 @@ CREATE TABLE IF NOT EXISTS outbox.followers (
     slot         text PRIMARY KEY,
     round        int8 NOT NULL,
     said_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
-    taken        pg_lsn,                 -- it has taken what was committed before this place
+    taken        pg_lsn,                 -- it has taken what was committed before this place: no later piece is emptied
     ended        pg_lsn                  -- and nothing behind this one (NULL: it goes on)
 );
 

@@ -140,11 +140,12 @@ foreach my $way ("SELECT outbox.emit('order.late', '{}')", "INSERT INTO outbox.o
 {
 	my $old = $source->background_psql('shop', on_error_stop => 1);
 	my $piece = $old->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT outbox.current_piece()');
-	wait_until { at_source("SELECT outbox.tidy('0')"); at_source('SELECT outbox.current_piece()') != $piece } 'another piece is opened';
+	wait_until { ask('SELECT outbox.keep_sources()'); at_source("SELECT outbox.tidy('0')"); at_source('SELECT outbox.current_piece()') != $piece } 'another piece is opened';
 	wait_until
 	{
 		at_source("SELECT outbox.tidy(), outbox.emit('order.more', '{}')");
-		at_source("SELECT count(*) FROM outbox.pieces p, pg_replication_slots s WHERE p.piece + 10 = $piece AND p.done_lsn <= s.confirmed_flush_lsn")
+		ask('SELECT outbox.keep_sources()');
+		at_source("SELECT count(*) FROM outbox.pieces p, outbox.followers f, pg_replication_slots s WHERE p.piece + 10 = $piece AND p.done_lsn <= LEAST(f.taken, s.confirmed_flush_lsn)")
 	}
 	'the follower has taken it';
 	ask('ALTER SUBSCRIPTION outbox_shop DISABLE');
