@@ -55,7 +55,7 @@ sub mark_taken
 # All that is in the source leaves it.
 sub empty
 {
-	return wait_until { ask('SELECT outbox.keep_sources()'); at_source('SELECT count(*) FROM outbox.events') == 0 } 'the source is emptied';
+	return wait_until { ask('SELECT outbox.keep_sources()'); half('SELECT outbox.keep_sources()'); at_source('SELECT count(*) FROM outbox.events') == 0 } 'the source is emptied';
 }
 
 # Follows again, and returns what was said.
