@@ -917,9 +917,9 @@ BEGIN
     EXCEPTION WHEN lock_not_available THEN
         RETURN 0;
     END;
-    -- A slot that is not made yet begins when this transaction has ended: its follower counts what goes now.
+    -- A slot that is not made yet begins when this transaction has ended: its follower counts the events that go now.
     PERFORM pg_current_xact_id();
-    -- A follower that begins anew has a new slot, and takes what is older before it says so.
+    -- A follower that begins anew has a new slot, and takes older events before it says so.
     SELECT CASE WHEN bool_and(s.confirmed_flush_lsn IS NOT NULL) THEN LEAST(min(s.confirmed_flush_lsn), min(f.taken)) END INTO taken
     FROM pg_replication_slots s LEFT JOIN outbox.followers f ON f.slot = s.slot_name
     WHERE s.database = current_database() AND starts_with(s.slot_name, 'outbox_') AND s.wal_status IS DISTINCT FROM 'lost';

@@ -215,7 +215,7 @@ mark();
 empty();
 missed(6, 6, followed_again(", publication => 'outbox_1_of_2'"), 'a share');
 
-# --- A source that is followed anew keeps what is not here yet, though the other follower has it
+# --- A source that is followed anew keeps events that are not here yet, though the other follower has it
 
 mark_taken();
 half('ALTER SUBSCRIPTION outbox_shop DISABLE');
