@@ -116,6 +116,7 @@ CREATE TABLE IF NOT EXISTS outbox.dedup (
     created_at   timestamptz NOT NULL,
     PRIMARY KEY (topic, dedup_key, tenant)
 );
+CREATE INDEX IF NOT EXISTS dedup_created_at ON outbox.dedup (created_at);
 
 
 -- The rest of the log is not to be read.  So no condition of the reader's may be judged before
@@ -916,8 +917,11 @@ BEGIN
     EXCEPTION WHEN lock_not_available THEN
         RETURN 0;
     END;
-    SELECT CASE WHEN bool_and(s.confirmed_flush_lsn IS NOT NULL) THEN min(s.confirmed_flush_lsn) END INTO taken
-    FROM pg_replication_slots s
+    -- A slot that is not made yet begins when this transaction has ended: its follower counts the events that go now.
+    PERFORM pg_current_xact_id();
+    -- A follower that begins anew has a new slot, and takes older events before it says so.
+    SELECT CASE WHEN bool_and(s.confirmed_flush_lsn IS NOT NULL) THEN LEAST(min(s.confirmed_flush_lsn), min(f.taken)) END INTO taken
+    FROM pg_replication_slots s LEFT JOIN outbox.followers f ON f.slot = s.slot_name
     WHERE s.database = current_database() AND starts_with(s.slot_name, 'outbox_') AND s.wal_status IS DISTINCT FROM 'lost';
     UPDATE outbox.pieces SET done_lsn = pg_current_wal_insert_lsn()
     WHERE closed_at IS NOT NULL AND done_lsn IS NULL AND pg_snapshot_xmin(pg_current_snapshot()) >= closed_xmax;
@@ -967,7 +971,8 @@ BEGIN
     DELETE FROM outbox.followers f
     WHERE f.said_at <= clock_timestamp() - interval '30 days' AND NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.slot_name = f.slot);
     DELETE FROM outbox.dedup d WHERE d.ctid = ANY (ARRAY(
-        SELECT o.ctid FROM outbox.dedup o WHERE o.created_at <= clock_timestamp() - interval '1 day' LIMIT 10000));
+        SELECT o.ctid FROM outbox.dedup o WHERE o.created_at <= now() - interval '1 day'
+        ORDER BY o.created_at LIMIT 10000 FOR UPDATE SKIP LOCKED));
     RETURN emptied;
 END $$;
 
@@ -977,7 +982,7 @@ CREATE TABLE IF NOT EXISTS outbox.followers (
     slot         text PRIMARY KEY,
     round        int8 NOT NULL,
     said_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
-    taken        pg_lsn,                 -- it has taken what was committed before this place
+    taken        pg_lsn,                 -- it has taken what was committed before this place: no later piece is emptied
     ended        pg_lsn                  -- and nothing behind this one (NULL: it goes on)
 );
 
@@ -991,7 +996,8 @@ SET search_path = pg_catalog, pg_temp
 AS $$
 #variable_conflict use_variable
 DECLARE
-    marks bool := true;
+    -- A service makes a server read-only while its disk is full, maybe of WAL that this slot retains: it has to go on.
+    marks bool := NOT current_setting('transaction_read_only')::bool;
 BEGIN
     -- One after the other: marks have the order of their snapshots.
     BEGIN

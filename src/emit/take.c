@@ -6,7 +6,8 @@
  * The rows arrive in two tables of text columns without constraints, so nothing else
  * judges them.  The trigger writes each event in the transaction of the subscription's
  * process, as emit() would, and stores no row in these tables.  A row that cannot be an
- * event is set aside: the subscription would stop at an error, with all that follows.
+ * event is set aside: the subscription would stop at an error, with all that follows.  It
+ * does at one that says nothing about the row, and tries again.
  *
  * Rows that outbox.follow() has read before the subscription began come once more.  A
  * snapshot of the source says which they are.  If this server or the source was restored or
@@ -216,6 +217,16 @@ make_readable(Taken *t)
 	return readable;
 }
 
+/* True if it says nothing about the event: a lock, a lack of something, or a file. */
+static bool
+is_passing(const OutboxStepError *e)
+{
+	int category = ERRCODE_TO_CATEGORY(e->sqlerrcode);
+
+	return outbox_step_was_locked(e) || category == ERRCODE_INSUFFICIENT_RESOURCES ||
+		category == ERRCODE_SYSTEM_ERROR;
+}
+
 /* Stores the row in outbox.refused_events, with the reason. */
 static void
 set_row_aside(const TriggerData *trigger, Taken *t, const char *reason)
@@ -289,7 +300,13 @@ OUTBOX_FUNCTION(outbox_take_1_0, 0)
 		set_row_aside(trigger, &t,
 					  "a text is too long, or not of this database's encoding");
 	else if (!outbox_step_try_part(read_event, &t, &refused))
+	{
+		if (is_passing(&refused))
+			ereport(ERROR,
+					(errcode(refused.sqlerrcode),
+					 errmsg_internal("%s", refused.message)));
 		set_row_aside(trigger, &t, refused.message);
+	}
 	else if (id_is_taken(&t))
 		set_row_aside(trigger, &t, "another event has this id");
 	else

@@ -151,6 +151,48 @@ my @off = split /\n/, at_source("INSERT INTO outbox.events (created_at, topic, p
 $receiver->wait_delivered(1, id => $_) foreach @off;
 is(ask("SELECT count(*) FROM outbox.all_events WHERE topic = 'order.off' AND created_at NOT BETWEEN now() - interval '50 min' AND now() + interval '50 min'"), 2, 'a clock that is off: delivered with the time that the source has');
 
+# --- The source is read-only, as services make one whose disk is full
+
+sub disabled
+{
+	ask('ALTER SUBSCRIPTION outbox_shop DISABLE');
+	return wait_until { !$servers->provider('SELECT count(*) FROM pg_replication_slots WHERE active') } 'nothing is sent';
+}
+disabled();
+announce(5);
+$source->safe_psql('postgres', 'ALTER DATABASE shop SET default_transaction_read_only = on');
+ask('ALTER SUBSCRIPTION outbox_shop ENABLE');
+nothing_is_lost('the source is read-only');
+wait_confirmed();
+ask($OutboxTest::Followed::round);
+like(ask('SELECT reason FROM outbox.sources'), qr/read-only/, 'the view says so');
+$source->safe_psql('postgres', 'ALTER DATABASE shop RESET default_transaction_read_only');
+announce(3);
+wait_state('streaming', 'it is not read-only any more');
+nothing_is_lost('the source is written again');
+
+# --- follow() is cut off when it has made the slot
+
+ask($OutboxTest::Followed::round) foreach 1 .. 3;
+disabled();
+$servers->provider('SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots');
+ask('ALTER SUBSCRIPTION outbox_shop ENABLE');
+wait_state('slot_lost', 'the slot is dropped by hand');
+announce(5);
+my $lock = $follower->background_psql('postgres', on_error_stop => 1);
+$lock->query_safe('BEGIN; LOCK TABLE outbox.refused_events');
+my $cut = $follower->background_psql('postgres');
+$cut->query_until(qr/begun/, "\\echo begun\n" . $servers->follow_sql . ";\n");
+my $copies = "FROM pg_stat_activity WHERE query ~ 'outbox.follow' AND wait_event_type = 'Lock' AND backend_type = 'client backend'";
+ok(wait_sql($follower, "SELECT count(*) = 1 $copies"), 'it copies');
+is($servers->provider('SELECT count(*) FROM pg_replication_slots'), 1, 'and has made the slot');
+ask("SELECT pg_terminate_backend(pid) $copies");
+eval { $cut->quit };
+$lock->quit;
+announce(1);
+wait_until { ask('SELECT outbox.keep_sources(), outbox.follow_anew()'); ask('SELECT state FROM outbox.sources') eq 'streaming' } 'it is followed anew';
+nothing_is_lost('follow() is cut off');
+
 # --- By hand: what is wrong is said, and follow() mends it
 
 sub mended

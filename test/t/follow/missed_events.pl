@@ -55,7 +55,7 @@ sub mark_taken
 # All that is in the source leaves it.
 sub empty
 {
-	return wait_until { ask('SELECT outbox.keep_sources()'); at_source('SELECT count(*) FROM outbox.events') == 0 } 'the source is emptied';
+	return wait_until { ask('SELECT outbox.keep_sources()'); half('SELECT outbox.keep_sources()'); at_source('SELECT count(*) FROM outbox.events') == 0 } 'the source is emptied';
 }
 
 # Follows again, and returns what was said.
@@ -175,6 +175,8 @@ missed(0, 4, followed_again(), 'the subscription was dropped by hand');
 mark_taken();
 half('ALTER SUBSCRIPTION outbox_shop DISABLE');
 my $slot = half('SELECT slot FROM outbox.followed');
+my $lasts = "SELECT count(*) FROM outbox.events WHERE topic = 'order.last'";
+my $had = at_source($lasts);    # the source may have some still that half has taken
 announce(8);
 $servers->provider('CREATE TABLE filler (t text); INSERT INTO filler SELECT repeat(md5(i::text), 30) FROM generate_series(1, 60000) i');
 my $behind = $servers->provider('SELECT pg_current_wal_insert_lsn()');
@@ -192,7 +194,7 @@ wait_until
 	$servers->provider("SELECT wal_status FROM pg_replication_slots WHERE slot_name = '$slot'") eq 'lost'
 } 'the slot is lost';
 $servers->provider('ALTER SYSTEM RESET max_slot_wal_keep_size; SELECT pg_reload_conf()');
-my $last = at_source("SELECT count(*) FROM outbox.events WHERE topic = 'order.last'");
+my $last = at_source($lasts) - $had;
 mark();
 empty();
 like(followed_again(), qr/source "shop" had removed \d+ events/, 'the source has given the slot up: said');
@@ -212,6 +214,27 @@ announce(4, $others);
 mark();
 empty();
 missed(6, 6, followed_again(", publication => 'outbox_1_of_2'"), 'a share');
+
+# --- A source that is followed anew keeps events that are not here yet, though the other follower has it
+
+mark_taken();
+half('ALTER SUBSCRIPTION outbox_shop DISABLE');
+announce(20, $mine);
+my $twenty = "WHERE key = '$mine' AND (payload ->> 'n')::int > $n - 20";
+wait_until { ask($OutboxTest::Followed::round); at_source("SELECT count(*) FROM outbox.events e JOIN outbox.pieces p ON e.piece IN (p.piece, p.piece + 10) $twenty AND p.done_lsn IS NOT NULL") == 20 } 'their piece is closed';
+my $reads = $follower->background_psql('half', on_error_stop => 1);
+$reads->query_safe('BEGIN; LOCK TABLE outbox.refused_events');
+half('UPDATE outbox.followed SET round = round - 5');
+half('ALTER SUBSCRIPTION outbox_shop ENABLE');
+my $anew = $follower->background_psql('half', on_error_stop => 1);
+$anew->query_until(qr/begun/, "\\echo begun\nSELECT outbox.keep_sources(), outbox.follow_anew();\n");
+ok(wait_sql($follower, "SELECT count(*) > 0 FROM pg_locks WHERE relation = 'outbox.refused_events'::regclass AND NOT granted", 't', 'half'), 'it is followed anew');
+ask($OutboxTest::Followed::round) foreach 1 .. 5;
+is(at_source("SELECT count(*) FROM outbox.events $twenty"), 20, 'they do not leave the source meanwhile');
+$reads->quit;
+$anew->quit;
+ok(wait_sql($follower, "SELECT count(*) = 20 FROM outbox.all_events $twenty", 't', 'half'), 'and come');
+wait_until { half('SELECT outbox.keep_sources(), outbox.follow_anew()'); half('SELECT state FROM outbox.sources') eq 'streaming' } 'it streams';
 
 # --- The other share is followed when its events have left the source
 

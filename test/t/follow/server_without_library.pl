@@ -86,6 +86,21 @@ is(ask("SELECT source || ' ' || (event ->> 'topic') FROM outbox.refused_events W
 is(ask("SELECT count(*) FROM outbox.set_aside WHERE error ~ 'too large'"), 1, 'outbox.set_aside has it');
 is(ask("SELECT count(*) FROM outbox.all_events WHERE topic = 'order.beside'"), 1, 'the good event of the same transaction is taken');
 
+# --- An error that says nothing about an event sets none aside
+
+ask("SELECT outbox.set_event_type('order.listed'); ALTER DATABASE postgres SET outbox.require_event_types = on; ALTER DATABASE postgres SET lock_timeout = '100 ms'");
+my $refused = ask('SELECT count(*) FROM outbox.refused_events');
+my $locks = $follower->background_psql('postgres', on_error_stop => 1);
+$locks->query_safe('SET lock_timeout = 0; BEGIN; LOCK TABLE outbox.event_types');
+my $errors = ask('SELECT sum(apply_error_count) FROM pg_stat_subscription_stats');
+ask('SELECT pg_terminate_backend(pid) FROM pg_stat_subscription');
+my $listed = at_source("SELECT outbox.emit('order.listed', '{}')", 'shop_app');
+ok(wait_sql($follower, "SELECT sum(apply_error_count) > $errors OR (SELECT count(*) > $refused FROM outbox.refused_events) FROM pg_stat_subscription_stats"), 'a table that the check needs is locked');
+$locks->quit;
+$receiver->wait_delivered(1, id => $listed);
+is(ask('SELECT count(*) FROM outbox.refused_events'), $refused, 'the event is taken when it is free');
+ask('ALTER DATABASE postgres RESET ALL; SELECT pg_terminate_backend(pid) FROM pg_stat_subscription');
+
 # --- While the follower is away, the source goes on
 
 $follower->stop('immediate');
@@ -125,11 +140,12 @@ foreach my $way ("SELECT outbox.emit('order.late', '{}')", "INSERT INTO outbox.o
 {
 	my $old = $source->background_psql('shop', on_error_stop => 1);
 	my $piece = $old->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT outbox.current_piece()');
-	wait_until { at_source("SELECT outbox.tidy('0')"); at_source('SELECT outbox.current_piece()') != $piece } 'another piece is opened';
+	wait_until { ask('SELECT outbox.keep_sources()'); at_source("SELECT outbox.tidy('0')"); at_source('SELECT outbox.current_piece()') != $piece } 'another piece is opened';
 	wait_until
 	{
 		at_source("SELECT outbox.tidy(), outbox.emit('order.more', '{}')");
-		at_source("SELECT count(*) FROM outbox.pieces p, pg_replication_slots s WHERE p.piece + 10 = $piece AND p.done_lsn <= s.confirmed_flush_lsn")
+		ask('SELECT outbox.keep_sources()');
+		at_source("SELECT count(*) FROM outbox.pieces p, outbox.followers f, pg_replication_slots s WHERE p.piece + 10 = $piece AND p.done_lsn <= LEAST(f.taken, s.confirmed_flush_lsn)")
 	}
 	'the follower has taken it';
 	ask('ALTER SUBSCRIPTION outbox_shop DISABLE');
@@ -142,6 +158,22 @@ foreach my $way ("SELECT outbox.emit('order.late', '{}')", "INSERT INTO outbox.o
 	ask('ALTER SUBSCRIPTION outbox_shop ENABLE');
 	$receiver->wait_delivered(1, id => $late);
 }
+
+# --- Old deduplication keys leave the source, and the others are not read
+
+my $make_keys = "INSERT INTO outbox.dedup SELECT 'order.old', i::text, '', gen_random_uuid(), now()";
+at_source("$make_keys FROM generate_series(11, 100000) i; ANALYZE outbox.dedup");
+my $read = "SELECT seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tables WHERE relid = 'outbox.dedup'::regclass";
+cmp_ok((split /\n/, at_source("BEGIN; SELECT outbox.tidy(); $read; ROLLBACK"))[-1], '<', 1000, 'a call reads few keys');
+my ($pause, $has_one) = map { $source->background_psql('shop', on_error_stop => 1) } 1, 2;
+$pause->query_safe('BEGIN; LOCK TABLE outbox.pieces IN SHARE UPDATE EXCLUSIVE MODE');    # a call does nothing
+at_source("$make_keys - interval '2 days' FROM generate_series(1, 10) i");
+$has_one->query_safe("BEGIN; UPDATE outbox.dedup SET created_at = created_at WHERE dedup_key = '1'");
+$pause->quit;
+my $old_keys = "SELECT string_agg(dedup_key, ' ') FROM outbox.dedup WHERE created_at < now() - interval '1 day'";
+ok((wait_until { at_source('SELECT outbox.tidy()'); at_source($old_keys) eq '1' } 'gone'), 'they go, but for one that a transaction has locked');
+$has_one->quit;
+ok((wait_until { at_source('SELECT outbox.tidy()'); at_source($old_keys) eq '' } 'gone'), 'which goes later');
 
 # --- One of both is updated before the other
 

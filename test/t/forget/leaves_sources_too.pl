@@ -89,6 +89,17 @@ complete('a tenant is forgotten');
 is(at_source("SELECT (SELECT count(*) FROM outbox.events WHERE tenant = 'acme'), (SELECT count(*) FROM outbox.scheduled WHERE tenant = 'acme'), (SELECT count(*) FROM outbox.dedup WHERE tenant = 'acme')"), '0|0|0', 'nothing of it is left at the source');
 is(kept(map { @{ $_->{"globex $anna"} }, @{ $_->{" $anna"} } } \%early, \%of), '8|4|8', 'and everything of others is');
 
+# --- A source that is followed anew before it has forgotten
+
+emit('initech', $anna, "deliver_at => now() + interval '1 day'");
+ok(wait_sql($follower, "SELECT count(*) = 1 FROM outbox.scheduled WHERE tenant = 'initech'"), 'an event waits here');
+ask("BEGIN; UPDATE outbox.followed SET round = round + 5; SELECT outbox.forget('initech'); COMMIT");
+ok(wait_sql($follower, "SELECT count(*) = 0 FROM outbox.scheduled WHERE tenant = 'initech'"), 'and is forgotten');
+wait_until { ask('SELECT outbox.keep_sources(), outbox.follow_anew()'); ask('SELECT state FROM outbox.sources') eq 'streaming' } 'the source is followed anew';
+is(ask("SELECT count(*) FROM outbox.scheduled WHERE tenant = 'initech'"), 0, 'it does not come back');
+complete('after that');
+is(at_source("SELECT count(*) FROM outbox.scheduled WHERE tenant = 'initech'"), 0, 'and the source has forgotten it, too');
+
 # --- A source that is away
 
 ask("SELECT outbox.forget('globex', '$bert')");    # no event has it
