@@ -176,7 +176,8 @@ COMMENT ON FUNCTION outbox.drop_event_type IS
 'Removes a topic from outbox.event_types (42704: it is not listed)';
 
 -- AsyncAPI knows JSON Schema of draft 7, in which nothing but $schema tells a later draft.  A
--- schema of draft 4 or 6, or of a dialect of its own, is no schema there: it is left out.
+-- schema of draft 4 or 6, or of a dialect of its own, is no schema there: it is left out.  Readers follow
+-- each "$ref", also in examples, from the root of the document, and refuse all of it where one leads nowhere.
 CREATE FUNCTION outbox.asyncapi(title text DEFAULT NULL, version text DEFAULT '1.0.0') RETURNS jsonb
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -197,9 +198,14 @@ SELECT jsonb_build_object(
         || CASE WHEN t.schema = 'false' THEN '{"payload": {"not": {}}}'
                 WHEN jsonb_typeof(t.schema) = 'object'
                      AND COALESCE(t.schema ->> '$schema' ~ '//json-schema[.]org/(draft-07|draft/20)', true)
-                THEN jsonb_build_object('payload', t.schema - '$schema')
+                     AND NOT EXISTS (SELECT FROM jsonb_path_query(t.schema, '$.**."$ref"') r (path)
+                                     WHERE r.path #>> '{}' ~ '^#(/|$)' IS NOT TRUE
+                                     OR (t.schema #> string_to_array(substr(r.path #>> '{}', 3), '/') IS NULL
+                                         AND r.path #>> '{}' !~ '[%~]'))      -- an escaped path is not followed here
+                THEN jsonb_build_object('payload', replace((t.schema - '$schema')::text, '"$ref": "#',
+                                                           '"$ref": "#/components/messages/' || t.topic || '/payload')::jsonb)
                 ELSE '{}' END
-        || CASE WHEN t.example IS NOT NULL
+        || CASE WHEN t.example IS NOT NULL AND NOT t.example @? '$.**."$ref"'
                 THEN jsonb_build_object('examples', jsonb_build_array(jsonb_build_object('payload', t.example))) ELSE '{}' END)
         FILTER (WHERE t.topic IS NOT NULL), '{}')))
 FROM outbox.event_types t
