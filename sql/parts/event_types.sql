@@ -199,11 +199,13 @@ SELECT jsonb_build_object(
                 WHEN jsonb_typeof(t.schema) = 'object'
                      AND COALESCE(t.schema ->> '$schema' ~ '//json-schema[.]org/(draft-07|draft/20)', true)
                      AND NOT EXISTS (SELECT FROM jsonb_path_query(t.schema, '$.**."$ref"') r (path)
-                                     WHERE r.path #>> '{}' ~ '^#(/|$)' IS NOT TRUE
-                                     OR (t.schema #> string_to_array(substr(r.path #>> '{}', 3), '/') IS NULL
-                                         AND r.path #>> '{}' !~ '[%~]'))      -- an escaped path is not followed here
-                THEN jsonb_build_object('payload', replace((t.schema - '$schema')::text, '"$ref": "#',
-                                                           '"$ref": "#/components/messages/' || t.topic || '/payload')::jsonb)
+                                     WHERE r.path #>> '{}' ~ '^#(/(?!-)[^/%]+)*$' IS NOT TRUE
+                                     OR jsonb_typeof(t.schema #> ARRAY(
+                                            SELECT replace(replace(p.part, '~1', '/'), '~0', '~')
+                                            FROM string_to_table(substr(r.path #>> '{}', 3), '/') p (part)))
+                                        IN ('object', 'boolean') IS NOT TRUE)
+                THEN jsonb_build_object('payload', regexp_replace((t.schema - '$schema')::text, '(?<!\\)"\$ref": "#',
+                                                                  '"$ref": "#/components/messages/' || t.topic || '/payload', 'g')::jsonb)
                 ELSE '{}' END
         || CASE WHEN t.example IS NOT NULL AND NOT t.example @? '$.**."$ref"'
                 THEN jsonb_build_object('examples', jsonb_build_array(jsonb_build_object('payload', t.example))) ELSE '{}' END)
