@@ -415,7 +415,11 @@ BEGIN
             'failed_attempts', t.failed_attempts, 'next_attempt_at', t.next_attempt_at,
             'last_success_at', t.last_success_at, 'last_error', outbox.portal_reason(t.last_error),
             'former_secret_until', (SELECT k.previous_until FROM outbox.endpoint_secrets k
-                                    WHERE k.endpoint_id = t.endpoint_id AND k.part = 0 AND k.previous_until > clock_timestamp()))
+                                    WHERE k.endpoint_id = t.endpoint_id AND k.part = 0 AND k.previous_until > clock_timestamp()
+                                    -- there is a signature, and it has a place for another one
+                                    AND COALESCE(e.config ->> 'signature_header', CASE e.config ->> 'signature' WHEN 'none' THEN '' ELSE 'its' END) <> ''
+                                    AND COALESCE(e.config ->> 'signature_next', CASE WHEN e.config ->> 'signature' IN ('github', 'shopify', 'slack', 'none')
+                                                                                     THEN '' ELSE 'its' END) <> ''))
     FROM outbox.endpoints e JOIN outbox.endpoint_figures t ON t.endpoint = e.name
     WHERE e.tenant = $1 AND t.tenant = $1 AND ($2 IS NULL OR e.name = $2)
     ORDER BY e.name;
