@@ -692,7 +692,9 @@ BEGIN
         s.url := old.url;
     END IF;
     IF given ? 'headers' THEN
-        s.headers := outbox.seal(s.endpoint_id, 'header', s.headers);
+        -- As they are shown, they are no others: sealed again, they would be a change.
+        s.headers := CASE WHEN s.headers = outbox.shown(s.endpoint_id, old.headers) THEN old.headers
+                          ELSE outbox.seal(s.endpoint_id, 'header', s.headers) END;
     END IF;
     -- A proof is one of the URL, given in one way, for a rate.
     asks := s.url IS DISTINCT FROM old.url OR s.challenge IS DISTINCT FROM old.challenge
