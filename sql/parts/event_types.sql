@@ -204,7 +204,7 @@ SELECT jsonb_build_object(
                                             SELECT replace(replace(p.part, '~1', '/'), '~0', '~')
                                             FROM string_to_table(substr(r.path #>> '{}', 3), '/') p (part)))
                                         IN ('object', 'boolean') IS NOT TRUE)
-                THEN jsonb_build_object('payload', regexp_replace((t.schema - '$schema')::text, '(?<!\\)"\$ref": "#',
+                THEN jsonb_build_object('payload', regexp_replace((t.schema - '$schema')::text, '(?<=[{ ])"[$]ref": "#',
                                                                   '"$ref": "#/components/messages/' || t.topic || '/payload', 'g')::jsonb)
                 ELSE '{}' END
         || CASE WHEN t.example IS NOT NULL AND NOT t.example @? '$.**."$ref"'
