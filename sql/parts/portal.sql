@@ -723,8 +723,8 @@ BEGIN
     SELECT jsonb_build_object(
         'attempts', COALESCE(jsonb_agg((to_jsonb(a) - '{seq,tenant,cursor,n}'::text[]) || jsonb_build_object(
             'error', outbox.portal_reason(a.error), 'response_headers', outbox.header_object(a.response_headers),
-            -- a number of an attempt comes again after a resend
-            'id', concat((extract(epoch FROM a.started_at) * 1000000)::int8, '-', a.attempt)) ORDER BY a.n)
+            -- a number of an attempt comes again after a resend, and all events of a batch have one time
+            'id', concat_ws('-', a.event_id, a.endpoint, (extract(epoch FROM a.started_at) * 1000000)::int8, a.attempt)) ORDER BY a.n)
             FILTER (WHERE a.event_id IS NOT NULL), '[]'),
         'cursor', CASE WHEN count(*) >= page_size OR bool_or(a.event_id IS NULL)
                        THEN outbox.portal_cursor((array_agg(a.cursor ORDER BY a.n DESC))[1], false) END)
