@@ -365,6 +365,8 @@ BEGIN
     s.format := COALESCE(s.format, sink.format);
     s.max_in_flight := COALESCE(s.max_in_flight, sink.max_in_flight);
     s.timeout := COALESCE(s.timeout, sink.timeout);
+    s.disable_after := NULLIF(s.disable_after, interval '0');
+    s.credentials := NULLIF(s.credentials, '{}');
     SELECT CASE WHEN c.value IS NULL THEN CASE c.field WHEN 'name' THEN 'the name of an endpoint' ELSE c.field END || ' must not be null' ELSE format(c.problem, c.value) END,
            c.hint, CASE WHEN c.value IS NULL THEN 'null_value_not_allowed' ELSE 'invalid_parameter_value' END, c.field
     INTO problem, hint, state, field
@@ -456,7 +458,7 @@ BEGIN
     RETURN s;
 END $$;
 COMMENT ON FUNCTION outbox.check_settings IS
-'The settings, with the defaults of the sink in place of NULL, or an error where no endpoint can have them (22023; 22004: NULL)';
+'The settings as they are stored, with the defaults of the sink in place of NULL, or an error where no endpoint can have them (22023; 22004: NULL)';
 
 -- Every function that takes the name of an endpoint calls this after it has looked for it.
 CREATE FUNCTION outbox.require_endpoint(name text, is_there bool, tenant text DEFAULT NULL) RETURNS void
@@ -579,9 +581,9 @@ DECLARE
     s outbox.endpoint_settings;
 BEGIN
     s := ROW(NULL, name, tenant, url, topics, filter, format, headers, config,
-             NULLIF(outbox.credential_names(credentials), '{}'), ordering, on_exhausted, max_in_flight,
+             outbox.credential_names(credentials), ordering, on_exhausted, max_in_flight,
              rate_limit, timeout, connect_timeout, max_attempts, max_age, backoff_base,
-             backoff_max, batch_size, batch_wait, NULLIF(disable_after, interval '0'), 'active', now(), NULL, now(), 1, 1, NULL, NULL,
+             backoff_max, batch_size, batch_wait, disable_after, 'active', now(), NULL, now(), 1, 1, NULL, NULL,
              label, metadata, NULL, now(), now(), 1, challenge, NULL, 0, log_attempts);
     s := outbox.check_settings(s);
     PERFORM outbox.check_listed(topics);
@@ -671,8 +673,6 @@ BEGIN
         END IF;
         s := jsonb_populate_record(s, jsonb_build_object(option, defaults -> option));
     END LOOP;
-    s.disable_after := NULLIF(s.disable_after, interval '0');
-    s.credentials := NULLIF(s.credentials, '{}');
     s := outbox.check_settings(s);
     PERFORM outbox.check_listed(s.topics) WHERE given ? 'topics';
     PERFORM outbox.new_secret(s.config, COALESCE(secret, CASE WHEN s.config ->> 'signature' IS DISTINCT FROM old.config ->> 'signature'
@@ -692,7 +692,9 @@ BEGIN
         s.url := old.url;
     END IF;
     IF given ? 'headers' THEN
-        s.headers := outbox.seal(s.endpoint_id, 'header', s.headers);
+        -- As they are shown, they are no others: sealed again, they would be a change.
+        s.headers := CASE WHEN s.headers = outbox.shown(s.endpoint_id, old.headers) THEN old.headers
+                          ELSE outbox.seal(s.endpoint_id, 'header', s.headers) END;
     END IF;
     -- A proof is one of the URL, given in one way, for a rate.
     asks := s.url IS DISTINCT FROM old.url OR s.challenge IS DISTINCT FROM old.challenge

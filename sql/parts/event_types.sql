@@ -176,7 +176,8 @@ COMMENT ON FUNCTION outbox.drop_event_type IS
 'Removes a topic from outbox.event_types (42704: it is not listed)';
 
 -- AsyncAPI knows JSON Schema of draft 7, in which nothing but $schema tells a later draft.  A
--- schema of draft 4 or 6, or of a dialect of its own, is no schema there: it is left out.
+-- schema of draft 4 or 6, or of a dialect of its own, is no schema there: it is left out.  Readers follow
+-- each "$ref", also in examples, from the root of the document, and refuse all of it where one leads nowhere.
 CREATE FUNCTION outbox.asyncapi(title text DEFAULT NULL, version text DEFAULT '1.0.0') RETURNS jsonb
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
 AS $$
@@ -197,9 +198,16 @@ SELECT jsonb_build_object(
         || CASE WHEN t.schema = 'false' THEN '{"payload": {"not": {}}}'
                 WHEN jsonb_typeof(t.schema) = 'object'
                      AND COALESCE(t.schema ->> '$schema' ~ '//json-schema[.]org/(draft-07|draft/20)', true)
-                THEN jsonb_build_object('payload', t.schema - '$schema')
+                     AND NOT EXISTS (SELECT FROM jsonb_path_query(t.schema, '$.**."$ref"') r (path)
+                                     WHERE r.path #>> '{}' ~ '^#(/(?!-)[^/%]+)*$' IS NOT TRUE
+                                     OR jsonb_typeof(t.schema #> ARRAY(
+                                            SELECT replace(replace(p.part, '~1', '/'), '~0', '~')
+                                            FROM string_to_table(substr(r.path #>> '{}', 3), '/') p (part)))
+                                        IN ('object', 'boolean') IS NOT TRUE)
+                THEN jsonb_build_object('payload', regexp_replace((t.schema - '$schema')::text, '(?<=[{ ])"[$]ref": "#',
+                                                                  '"$ref": "#/components/messages/' || t.topic || '/payload', 'g')::jsonb)
                 ELSE '{}' END
-        || CASE WHEN t.example IS NOT NULL
+        || CASE WHEN t.example IS NOT NULL AND NOT t.example @? '$.**."$ref"'
                 THEN jsonb_build_object('examples', jsonb_build_array(jsonb_build_object('payload', t.example))) ELSE '{}' END)
         FILTER (WHERE t.topic IS NOT NULL), '{}')))
 FROM outbox.event_types t

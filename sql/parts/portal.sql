@@ -415,7 +415,11 @@ BEGIN
             'failed_attempts', t.failed_attempts, 'next_attempt_at', t.next_attempt_at,
             'last_success_at', t.last_success_at, 'last_error', outbox.portal_reason(t.last_error),
             'former_secret_until', (SELECT k.previous_until FROM outbox.endpoint_secrets k
-                                    WHERE k.endpoint_id = t.endpoint_id AND k.part = 0 AND k.previous_until > clock_timestamp()))
+                                    WHERE k.endpoint_id = t.endpoint_id AND k.part = 0 AND k.previous_until > clock_timestamp()
+                                    -- there is a signature, and it has a place for another one
+                                    AND COALESCE(e.config ->> 'signature_header', CASE e.config ->> 'signature' WHEN 'none' THEN '' ELSE 'its' END) <> ''
+                                    AND COALESCE(e.config ->> 'signature_next', CASE WHEN e.config ->> 'signature' IN ('github', 'shopify', 'slack', 'none')
+                                                                                     THEN '' ELSE 'its' END) <> ''))
     FROM outbox.endpoints e JOIN outbox.endpoint_figures t ON t.endpoint = e.name
     WHERE e.tenant = $1 AND t.tenant = $1 AND ($2 IS NULL OR e.name = $2)
     ORDER BY e.name;
@@ -715,8 +719,8 @@ BEGIN
     SELECT jsonb_build_object(
         'attempts', COALESCE(jsonb_agg((to_jsonb(a) - '{seq,tenant,cursor,n}'::text[]) || jsonb_build_object(
             'error', outbox.portal_reason(a.error), 'response_headers', outbox.header_object(a.response_headers),
-            -- a number of an attempt comes again after a resend
-            'id', concat((extract(epoch FROM a.started_at) * 1000000)::int8, '-', a.attempt)) ORDER BY a.n)
+            -- a number of an attempt comes again after a resend, and all events of a batch have one time
+            'id', concat_ws('-', a.event_id, a.endpoint, (extract(epoch FROM a.started_at) * 1000000)::int8, a.attempt)) ORDER BY a.n)
             FILTER (WHERE a.event_id IS NOT NULL), '[]'),
         'cursor', CASE WHEN count(*) >= page_size OR bool_or(a.event_id IS NULL)
                        THEN outbox.portal_cursor((array_agg(a.cursor ORDER BY a.n DESC))[1], false) END)

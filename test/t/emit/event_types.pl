@@ -205,6 +205,12 @@ SELECT outbox.set_event_type('order-left', deprecated => 'Use order.shipped.');
 SELECT outbox.set_event_type('a.b.C_d', 'Of a later draft', '{"$schema": "https://json-schema.org/draft/2020-12/schema", "type": "array", "prefixItems": [{"type": "string"}]}', '["x"]');
 SELECT outbox.set_event_type('old', 'Of an earlier draft', '{"$schema": "http://json-schema.org/draft-04/schema#", "type": "number", "maximum": 3, "exclusiveMaximum": true}', '2');
 SELECT outbox.set_event_type('any', schema => 'true', example => 'null'), outbox.set_event_type('none', schema => 'false');
+SELECT outbox.set_event_type('refers', schema => '{"$id": "https://example.com/order", "$ref": "#/$defs/order", "$defs": {"order": {"type": "object", "properties": {"parent": {"$ref": "#"}, "total": {"$ref": "#/definitions/a~1~0 sum-0"}}}}, "definitions": {"a/~ sum-0": {"type": "number", "const": {"n\"$ref": "#0"}}}}');
+SELECT outbox.set_event_type('refers.' || n, schema => s, example => s) FROM unnest(ARRAY[
+	'{"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}}', '{"type": "object", "$defs": {"a": {"$anchor": "a"}}, "items": [{"$ref": "#a"}]}',
+	'{"type": "object", "items": {"$ref": "#/"}}', '{"type": "object", "items": {"$ref": "#/$defs/no~1ne"}}', '{"type": "object", "items": {"$ref": "#/%41"}}',
+	'{"type": "object", "allOf": [true], "items": {"$ref": "#/allOf/-1"}}', '{"type": "object", "title": "x", "items": {"$ref": "#/title"}}',
+	'{"type": "object", "items": {"$ref": "https://example.invalid/"}}', '{"type": "object", "properties": {"$ref": {"type": "string"}}}']::jsonb[]) WITH ORDINALITY s (s, n);
 SQL
 	my $document = ask("SELECT outbox.asyncapi('Our shop', '2.1.0')", @operator);
 	is_deeply(
@@ -217,8 +223,11 @@ SQL
 				'a.b.C_d' => [ { name => 'a.b.C_d', type => 'array', tags => [], examples => [ ['x'] ] } ],
 				'old' => [ { name => 'old', tags => [], examples => [2] } ],
 				'none' => [ { name => 'none', tags => [], examples => [] } ],
+				'refers' => [ { name => 'refers', type => 'object', tags => [], examples => [] } ],
+				(map { ("refers.$_" => [ { name => "refers.$_", tags => [], examples => [] } ]) } 1 .. 9),
 				'any' => [ { name => 'any', tags => [], examples => [undef] } ] } },
 		'every entry is a channel with its message') or diag(encode_json($parsed->($document)));
+	is_deeply(decode_json($document)->{components}{messages}{refers}{payload}{definitions}{'a/~ sum-0'}{const}, { 'n"$ref' => '#0' }, 'what is no $ref stays as it is');
 	is_deeply(decode_json($document)->{info}, { title => 'Our shop', version => '2.1.0' }, 'with title and version');
 	isnt(scalar @{ $parsed->($document =~ s/"action": "send"/"action": "sent"/r)->{errors} }, 0, 'the parser refuses what is none');
 }

@@ -60,6 +60,9 @@ is_deeply([ map { $_->{id} } @{ decode_json($d->{request}{body}) } ], [$event], 
 is($d->{request}{line}, 'POST /ok/batch HTTP/1.1', 'with its line');
 is($d->{request}{headers}{'webhook-id'}, '(id of the batch)', 'and the id is said to be that of the batch');
 is($d->{attempts}[0]{cause}, 'first', 'each of its events has the cause');
+my $attempts = decode_json(as('portal', "SELECT outbox.portal_attempts('acme', 'batch')"))->{attempts};
+is(scalar(keys %{ { map { $_->{id} => 1 } @$attempts } }), 3, 'and an id of its own');
+is($d->{attempts}[0]{id}, (grep { $_->{event_id} eq $event } @$attempts)[0]{id}, 'which is the same where the requests are listed');
 
 # --- Headers that libcurl leaves to the event
 

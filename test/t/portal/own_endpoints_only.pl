@@ -174,6 +174,8 @@ is($made{acme}->{secret}, $former, 'and its secret');
 is(join('|', map { ref $_ ? encode_json($_) : $_ } @{ $made{acme} }{qw(label metadata timeout backoff_max disable_after batch_wait version)}),
 	'Orders|{"account":4711}|15|3600|432000|0|1', 'intervals are seconds');
 ok((grep { /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?\+00:00$/ } @{ $made{acme} }{qw(created_at updated_at state_since)}) == 3, 'and times are in UTC');
+ask("SELECT outbox.set_portal_limits('never', settings => '{timeout,disable_after}')");
+like(says(qq(SELECT outbox.portal_create_endpoint('never', '$url{acme}', '{"disable_after": 0, "timeout": 3}') ->> 'disable_after')), qr/^ok: 0$/, 'one is created that is never disabled');
 my $again = json(qq(outbox.portal_create_endpoint('acme', '$url{acme}', idempotency_key => 'first')));
 is("$again->{name} $again->{secret}", "$name{acme} $new", 'the same idempotency_key is the same endpoint');
 is(portal("SELECT count(*) FROM outbox.portal_endpoints('acme')"), '1', 'and no other');

@@ -129,6 +129,11 @@ ok(wait_sql($node, "SELECT current_setting('outbox.secret_key_file') = '$file'")
 my @sealed = make('sealed');
 is(count_in(ask($raw), @sealed), 0, 'sealed: not in the tables');
 is(count_in(ask("$shown 'sealed'"), @sealed), 2, 'but shown to roles that may read outbox.endpoints');
+my $version = "SELECT version FROM outbox.endpoints WHERE name = 'sealed'";
+my $given_back = "SELECT outbox.alter_endpoint(name, url => url, headers => headers) FROM outbox.endpoints WHERE name = 'sealed'";
+my $made = ask($version);
+ask($given_back);
+is(ask($version), $made, 'what is shown can be given back, and is no change');
 my $sent = sent();
 cmp_ok(length $sent, '>', 100, 'changes are sent');
 is(count_in($sent, @sealed), 0, 'not by a publication or by decoding');
@@ -210,6 +215,9 @@ like(ask("$shown 'sealed'"), qr/sealed:1:.*sealed:1:/, 'outbox.endpoints shows w
 like($err, qr/cannot be opened: sealed with key [0-9a-f]{16}, which is not in the key file.*HINT:  Put the key back/s, 'endpoint_secret says why');
 ask("SELECT outbox.alter_endpoint('sealed', max_in_flight => 9)");
 pass('other settings can be changed meanwhile');
+$made = ask($version);
+($rc, $out, $err) = $node->psql('postgres', $given_back);
+is("$rc $err " . ask($version), "0  $made", 'also with those that are shown as they are stored');
 ($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\nSELECT outbox.rotate_secret('sealed')");
 like($err, qr/55000.*cannot be opened.*grace => '0'/s, 'rotate_secret with grace is refused');
 is($node->psql('postgres', "BEGIN; SELECT outbox.rotate_secret('sealed', '0'); ROLLBACK"), 0, 'without grace it is not');

@@ -59,8 +59,8 @@ my %more = (shopify => q[headers => '{"X-Shopify-Api-Version": "2025-10", "X-Sho
 my (@cases, @names);
 foreach my $profile (qw(standard svix stripe github slack shopify))
 {
-	my $secret = create($profile, { signature => $profile, outbox_headers => 'none' }, $more{$profile});
-	my $r = request($profile);
+	my $secret = create($profile, { signature => $profile, outbox_headers => 'none' }, join ', ', "tenant => 'acme'", $more{$profile} // ());
+	my $r = request($profile, "tenant => 'acme'");
 	my %case = (profile => $profile, secret => $secret, headers => $r->{headers}, body => $r->{body}, url => $r->{target});
 
 	is_deeply([ grep { /^outbox-|^idempotency/ } sort keys %{ $r->{headers} } ], [], "$profile: no header of outbox");
@@ -84,16 +84,22 @@ SKIP:
 
 # ----- during a rotation
 
-foreach my $profile (qw(stripe svix github))
+create('next', { signature => 'github', signature_next => ' {signature}' }, "tenant => 'acme'");
+create('no-next', { signature => 'stripe', signature_next => '' }, "tenant => 'acme'");
+create('unsigned', { signature_header => '' }, "tenant => 'acme'");
+my %signatures = (standard => 2, stripe => 2, svix => 2, github => 1, shopify => 1, slack => 1, next => 2, 'no-next' => 1, unsigned => 0);
+foreach my $profile (sort keys %signatures)
 {
 	my $former = ask("SELECT outbox.endpoint_secret('$profile')");
 
 	ask("SELECT outbox.rotate_secret('$profile')");
-	my $r = request($profile);
-	my ($by) = map { $r->{headers}{$_} } grep { /signature/ } sort keys %{ $r->{headers} };
-	my @signatures = $by =~ /(?:v1[=,]|sha256=)([^ ,]+)/g;
-	is(scalar @signatures, $profile eq 'github' ? 1 : 2, "$profile: signatures during a rotation");
-	next unless $judge;
+	my $r = request($profile, "tenant => 'acme'");
+	my ($by) = map { $r->{headers}{$_} } grep { /signature|hmac/ } sort keys %{ $r->{headers} };
+	my @signatures = ($by // '') =~ m{[A-Za-z0-9+/]{43,64}}g;
+	is(scalar @signatures, $signatures{$profile}, "$profile: signatures during a rotation");
+	is(ask("SELECT e ->> 'former_secret_until' IS NOT NULL FROM outbox.portal_endpoints('acme', '$profile') e"), @signatures > 1 ? 't' : 'f',
+		"$profile: and it is shown whether the former secret signs");
+	next unless $judge && $profile =~ /^(?:stripe|svix|github)$/;
 	my $now = ask("SELECT outbox.endpoint_secret('$profile')");
 	my @case = map { { profile => $profile, secret => $_, headers => $r->{headers}, body => $r->{body} } } $former, $now;
 	my @got = verdicts(@case);
