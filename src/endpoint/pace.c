@@ -157,8 +157,8 @@ find_topic(const OutboxPace *p, const char *topic)
 }
 
 /*
- * Returns the place of the topic, or one for it.  NULL: there is none.  What waits is sent
- * within two backoff_max, so nothing waits any more of a topic that was refused before.
+ * Returns the place of the topic, or one for it.  NULL: there is none.  An event that
+ * waits is sent within two backoff_max, so none waits of a topic that was refused before.
  */
 static OutboxRefused *
 place_for(const OutboxPace *p, const char *topic, TimestampTz now)

@@ -228,7 +228,7 @@ OUTBOX_FUNCTION(outbox_ask_source_1_0, 3)
 
 /*
  * refuse_snapshot(function text, in_block bool): throws where the snapshot may be older than
- * what was committed a moment ago.  'in_block': throws also inside BEGIN and COMMIT.  A slot
+ * the latest commit.  'in_block': throws also inside BEGIN and COMMIT.  A slot
  * that was made at a source stays there after ROLLBACK, and one that was dropped does not
  * come back.
  */

@@ -50,7 +50,7 @@ outbox_totals_read(void)
 	}
 	if (outbox_db->totals_known && found)
 	{
-		/* The former worker may have ended before it could show what it stored last. */
+		/* The former worker may have ended before it could show its last figures. */
 		memcpy(candidate, stored, sizeof(candidate));
 		candidate_lsn = outbox_log_end();
 	}

@@ -388,7 +388,7 @@ examine(OutboxTenant *t, TimestampTz now, Candidates *c)
 
 /*
  * After the commit.  When a tenant has no excess left, its commands are carried out, and
- * copies of what it gave up may go.
+ * copies of the rows that it gave up may go.
  */
 static void
 note(OutboxTenant *t, const Candidates *c)

@@ -25,7 +25,7 @@
 #define WORK_OF_REQUEST 4000
 #define BYTES_OF_WORK 100
 
-/* So many of those whose requests did not fit are asked again in one round. */
+/* So many endpoints whose requests did not fit are asked again in one round. */
 #define ASKED_AGAIN 8
 
 /* The lack of an endpoint that has to wait because its requests took too much work. */
