@@ -160,6 +160,25 @@ take_off_its_list(OutboxEndpoint *ep, OutboxDelivery *d)
 }
 
 /*
+ * Memory for the whole batch is asked for once, with the first member.  A body grows by
+ * doubling, so a full one may take twice OUTBOX_BATCH_BYTES.  If there is none, and the
+ * endpoint may send without room, the batch has one member.
+ */
+static OutboxEvent *
+load(OutboxBatch *b, OutboxEvent *event, TimestampTz now, bool *gone, const char **error)
+{
+	OutboxEndpoint *ep = b->endpoint;
+
+	if (b->n > 0)
+		return outbox_shape_load(event, &ep->config.request.shape, OUTBOX_PAYLOAD_ITSELF,
+								 ep->id, gone, error);
+	if (!outbox_memory_fits(b->request_bytes + 2 * OUTBOX_BATCH_BYTES))
+		b->max = 1;
+	return outbox_endpoint_load(ep, event, OUTBOX_PAYLOAD_ITSELF, ep->queue->nin_flight,
+								b->request_bytes, now, gone, error);
+}
+
+/*
  * Appends the event to the body.  Returns why it can never be sent, with the words
  * in '*error'.  NULL: it was appended, or '*full' is true.
  *
@@ -167,7 +186,7 @@ take_off_its_list(OutboxEndpoint *ep, OutboxDelivery *d)
  * size of a body cannot fit behind another event, and is not read.
  */
 static const char *
-append(OutboxBatch *b, OutboxDelivery *d, const char **error, bool *full)
+append(OutboxBatch *b, OutboxDelivery *d, TimestampTz now, const char **error, bool *full)
 {
 	OutboxEvent *event;
 	bool		 gone;
@@ -177,8 +196,7 @@ append(OutboxBatch *b, OutboxDelivery *d, const char **error, bool *full)
 		*full = true;
 		return NULL;
 	}
-	event = outbox_shape_load(d->event, &b->endpoint->config.request.shape,
-							  OUTBOX_PAYLOAD_ITSELF, b->endpoint->id, &gone, error);
+	event = load(b, d->event, now, &gone, error);
 	if (gone)
 	{
 		*error = "the event is no longer in the log";
@@ -202,23 +220,6 @@ append(OutboxBatch *b, OutboxDelivery *d, const char **error, bool *full)
 }
 
 /*
- * True if there is memory for the whole batch, which is checked once, with the first
- * member.  A body grows by doubling, so a full one may take twice OUTBOX_BATCH_BYTES.  If
- * there is none, and the endpoint may send without room, the batch has one member.
- */
-static bool
-has_memory(OutboxBatch *b, const OutboxDelivery *d, TimestampTz now)
-{
-	size_t bytes = outbox_shape_cost(d->event, &b->endpoint->config.request.shape,
-									 OUTBOX_PAYLOAD_ITSELF);
-
-	if (!outbox_memory_fits(b->request_bytes + Max(bytes, 2 * OUTBOX_BATCH_BYTES)))
-		b->max = 1;
-	return outbox_endpoint_has_memory(b->endpoint, b->endpoint->queue->nin_flight,
-									  b->request_bytes, bytes, now);
-}
-
-/*
  * Takes a delivery into the batch, or makes it dead if it can never be sent.  It is
  * ready, or the next of a lane whose head is in the batch.  False: the batch is
  * full or held up, and nothing has changed.
@@ -231,13 +232,8 @@ take(OutboxBatch *b, OutboxDelivery *d, TimestampTz now)
 	const char	   *reason = outbox_outcome_unfit(d, now, &error);
 	bool			full = false;
 
-	if (reason == NULL && b->n == 0 && !has_memory(b, d, now))
-	{
-		b->held_up = true;
-		return false;
-	}
 	if (reason == NULL)
-		reason = append(b, d, &error, &full);
+		reason = append(b, d, now, &error, &full);
 	if (full)
 		return false;
 

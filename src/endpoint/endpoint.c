@@ -200,9 +200,16 @@ has_any(const OutboxEndpoint *ep, int nin_flight)
 	return nin_flight > 0 || ep->queue->nsettling > 0;
 }
 
-bool
-outbox_endpoint_has_memory(OutboxEndpoint *ep, int nothers, size_t request_bytes,
-						   size_t payload_bytes, TimestampTz now)
+/*
+ * True if a request may be sent that takes so many bytes more, besides and for its payload.
+ * It may if they fit into outbox.worker_memory.  It may also if the endpoint has no other
+ * request in flight ('nothers' is 0) and nothing on 'settling', which holds memory as well,
+ * its tenant has no request in flight, and the payload is small or no other large one goes
+ * without room.
+ */
+static bool
+has_memory(OutboxEndpoint *ep, int nothers, size_t request_bytes, size_t payload_bytes,
+		   TimestampTz now)
 {
 	if (outbox_memory_fits(request_bytes + payload_bytes +
 						   outbox_memory_limit() / READ_SHARE))
@@ -220,6 +227,36 @@ outbox_endpoint_has_memory(OutboxEndpoint *ep, int nothers, size_t request_bytes
 	}
 	outbox_endpoint_note_lack(ep, LACKS_MEMORY, now);
 	return false;
+}
+
+/*
+ * A payload that was left in the log is taken for as large as its jsonb.  Short numbers and
+ * escaped characters can make the text 45 times as large.  It is then given up, and memory
+ * is asked for again.  Three times the size was asked for, and text and body take twice, so
+ * a text may be larger by half.
+ */
+OutboxEvent *
+outbox_endpoint_load(OutboxEndpoint *ep, OutboxEvent *event, OutboxFormat format,
+					 int nothers, size_t request_bytes, TimestampTz now, bool *gone,
+					 const char **problem)
+{
+	const OutboxShape *shape = &ep->config.request.shape;
+	OutboxEvent		  *whole = NULL;
+	size_t			   asked;
+
+	*gone = false;
+	*problem = NULL;
+	do
+	{
+		if (whole)
+			outbox_page_unref(whole->page);
+		asked = event->payload_len;
+		if (!has_memory(ep, nothers, request_bytes,
+						outbox_shape_cost(event, shape, format), now))
+			return NULL;
+		whole = outbox_shape_load(event, shape, format, ep->id, gone, problem);
+	} while (whole && event->payload_len > asked + asked / 2);
+	return whole;
 }
 
 void

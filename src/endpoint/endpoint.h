@@ -601,20 +601,18 @@ extern void outbox_endpoint_wake(OutboxEndpoint *ep);
 extern void outbox_endpoint_nothing_parked(OutboxEndpoint *ep);
 
 /*
- * Returns true if a request may be sent that takes so many bytes more, besides and for its
- * payload.  It may if they fit into outbox.worker_memory.  It may also if the endpoint has
- * no other request in flight ('nothers' is 0) and nothing on 'settling', which holds memory
- * as well, its tenant has no request in flight, and the payload is small or no other large
- * one goes without room.
+ * outbox_endpoint_load() is outbox_shape_load(), if there is memory for the request, which
+ * takes 'request_bytes' besides its payload.  'nothers': the other requests in flight.
  * outbox_endpoint_note_lack() notes that something was used up, which may end at 'at'.
  * outbox_endpoint_lacks() returns that until a second later (NULL: nothing).
  */
-extern bool		   outbox_endpoint_has_memory(OutboxEndpoint *ep, int nothers,
-											  size_t request_bytes, size_t payload_bytes,
-											  TimestampTz now);
-extern void		   outbox_endpoint_note_lack(OutboxEndpoint *ep, const char *what,
-											 TimestampTz at);
-extern const char *outbox_endpoint_lacks(OutboxEndpoint *ep, TimestampTz now);
+extern OutboxEvent *outbox_endpoint_load(OutboxEndpoint *ep, OutboxEvent *event,
+										 OutboxFormat format, int nothers,
+										 size_t request_bytes, TimestampTz now,
+										 bool *gone, const char **problem);
+extern void			outbox_endpoint_note_lack(OutboxEndpoint *ep, const char *what,
+											  TimestampTz at);
+extern const char  *outbox_endpoint_lacks(OutboxEndpoint *ep, TimestampTz now);
 
 /*
  * Puts the next delivery that may be sent now in flight and returns it.  NULL: there is

@@ -138,6 +138,7 @@ outbox_payload_load(OutboxEvent *event, OutboxFormat format, int32 endpoint_id,
 	*gone = whole == NULL;
 	if (whole)
 	{
+		event->payload_len = whole->payload_len; /* in the log it is that of the jsonb */
 		if (event->whole)
 			event->whole->page->part = NULL;
 		event->whole = whole;

@@ -288,17 +288,15 @@ send(OutboxEndpoint *ep, OutboxDelivery *d, TimestampTz now)
 {
 	const OutboxTransport	  *transport = ep->config.target.transport;
 	const OutboxRequestConfig *settings = &ep->config.request;
-	size_t		 cost = outbox_shape_cost(d->event, &settings->shape, settings->format);
-	bool		 gone = false;
-	OutboxEvent *event = NULL;
-	OutboxTransfer *t = NULL;
-	OutboxMessage	message = {0};
-	const char	   *problem = NULL;
+	bool					   gone;
+	OutboxEvent				  *event;
+	OutboxTransfer			  *t = NULL;
+	OutboxMessage			   message = {0};
+	const char				  *problem;
 
-	if (outbox_endpoint_has_memory(ep, ep->queue->nin_flight - 1, transport->memory, cost,
-								   now))
-		event = outbox_shape_load(d->event, &settings->shape, settings->format, ep->id,
-								  &gone, &problem);
+	event = outbox_endpoint_load(ep, d->event, settings->format,
+								 ep->queue->nin_flight - 1, transport->memory, now, &gone,
+								 &problem);
 	if (gone || problem)
 	{
 		outbox_outcome_dead(ep, d, gone ? "event is gone" : "invalid event",

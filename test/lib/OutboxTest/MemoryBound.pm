@@ -15,7 +15,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time usleep);
 
-our @EXPORT = qw(use_bound shape tokens comes_back);
+our @EXPORT = qw(use_bound shape tokens longer_texts comes_back);
 
 my ($node, $receiver, $down, $limit);
 my %constant;	# MB
@@ -117,6 +117,30 @@ sub tokens
 			return 0 if $arg{endpoints} > grep { $_->{path} eq $arg{token_path} =~ s/\?.*//r } $receiver->requests;
 			$asked = ask(q{SELECT outbox.emit('well', '{}')});
 			return 1;
+		});
+}
+
+# Half of the tenants have a request under way, so that payloads are left in the log.  Then each
+# of the others gets one whose text is 45 times as large as its jsonb.
+sub longer_texts
+{
+	my (%arg) = @_;
+	my $half = $arg{endpoints} / 2;
+	my $large = 0;
+
+	return shape(
+		'all hang, payloads whose texts are larger than they',
+		%arg,
+		events => $half,
+		tenants => $arg{endpoints},
+		payload => 1,
+		until => sub {
+			my ($sent, $lack) = split /\|/,
+			  ask("SELECT count(*) FILTER (WHERE processing > 0), count(*) FILTER (WHERE reason ~ 'worker_memory is used up') FROM outbox.stats WHERE endpoint <> 'well'");
+
+			$large ||= $sent >= $half && ask("SELECT count(outbox.emit('n', payload, tenant => 't' || n % $arg{endpoints})) FROM generate_series($half + 1, $arg{endpoints}) n,"
+				  . " (SELECT jsonb_build_object('n', jsonb_agg(1e700)) AS payload FROM generate_series(1, 1300)) p");
+			return $large && ($sent > 1.5 * $half || $lack > $half / 4);
 		});
 }
 

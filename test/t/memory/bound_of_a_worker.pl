@@ -32,6 +32,7 @@ shape('all hang, with templates', receivers => ['hangs'], endpoints => 300, tena
 		return ask("SELECT count(*) FILTER (WHERE processing > 0) > 100 OR count(*) FILTER (WHERE reason ~ 'worker_memory is used up') > 0"
 			  . " FROM outbox.stats WHERE endpoint <> 'well'") eq 't';
 	});
+longer_texts(receivers => ['hangs'], endpoints => 600);
 comes_back(endpoints => 60, tenants => 20, events => 2000, keys => 3);
 is($node->safe_psql('postgres', 'SELECT sum(restarts) FROM outbox.worker_slots()'), 0, 'no worker ended with an error');
 $node->stop;
