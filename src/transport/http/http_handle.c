@@ -26,6 +26,14 @@
 #define PROXY_BYTES_MAX (64 * 1024) /* of a proxy's answer to CONNECT */
 
 /*
+ * Bytes of PEM of an endpoint's own certificates and authorities.  Usual ones are a part of
+ * the bytes that a connection counts itself.  The cost is that of a receiver's certificates
+ * (http_peer.c), less a quarter, because PEM is longer by a third.
+ */
+#define OWN_USUAL (6 * 1024)
+#define OWN_COST 36
+
+/*
  * True if a request of this transfer may go to the address.  Otherwise stores why not.
  */
 static bool
@@ -182,13 +190,20 @@ take_body(char *data, size_t size, size_t n, void *arg)
 	return t->body_bytes > BODY_BYTES_MAX ? 0 : len;
 }
 
-/* libcurl calls this for each connection, before its handshake. */
+/*
+ * libcurl calls this for each connection, before its handshake.  OpenSSL has the endpoint's
+ * own certificates until the connection is closed.
+ */
 static CURLcode
 before_handshake(CURL *easy, void *ssl_ctx, void *arg)
 {
-	OutboxTransfer *t = arg;
-	int				fd = outbox_http_socket_of(t);
+	OutboxTransfer			 *t = arg;
+	const OutboxHttpIdentity *own = t->identity;
+	size_t					  len = own ? own->certificate.len + own->authority.len : 0;
+	int						  fd = outbox_http_socket_of(t);
 
+	if (len > OWN_USUAL)
+		outbox_http_socket_holds(fd, (len - OWN_USUAL) * OWN_COST);
 	return outbox_http_bound_tls(ssl_ctx, fd, fd < 0 ? NULL : outbox_http_socket_holds,
 								 t->set_version == CURL_HTTP_VERSION_2TLS, &t->exceeded) ?
 		CURLE_OK :
