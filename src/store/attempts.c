@@ -51,8 +51,11 @@ typedef struct Attempt
  */
 #define MOST_ATTEMPTS 20000
 
-/* Bytes of answers that are kept at most until then.  Further attempts have none. */
-#define MOST_BYTES (32 * 1024 * 1024)
+/*
+ * Bytes of answers that are kept at most until then.  Further attempts have none.  Rows are
+ * copies, and tuples copies of these, so a settle takes three times as much for a while.
+ */
+#define MOST_BYTES (8 * 1024 * 1024)
 
 /*
  * Bytes of answers to failed attempts that are kept for a tenant, or for an endpoint without
