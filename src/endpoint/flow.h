@@ -29,6 +29,7 @@ typedef struct OutboxFlow
 	uint64		period; /* number of times that none below it waited any more */
 	uint64		in_period; /* that of the parent that 'used' belongs to */
 	int64		order;	   /* among equals, or among flows that are held */
+	int64		turn;	   /* its last one among flows below the root that lack memory */
 	int64		work;	   /* µs of work for its requests, less the time that they may
 						    * take */
 	TimestampTz paid_at;   /* when it has waited for the work above that, or before */

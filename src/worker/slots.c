@@ -35,6 +35,7 @@ static OutboxFlow  all;
 static pairingheap no_memory = {.ph_compare = outbox_flow_compare_held};
 static pairingheap unsettled = {.ph_compare = outbox_flow_compare_held};
 static pairingheap tenants_held = {.ph_compare = outbox_flow_compare_held};
+static int64	   turn;		/* of 'no_memory' that was asked again last */
 static int		   beside;		/* first requests of endpoints whose tenant has others */
 static int		   may_be_open; /* requests that descriptors allow */
 static bool		   firsts;		/* true if there is enough for one of each endpoint */
@@ -99,13 +100,23 @@ outbox_slots_wanted(void)
 	return !pairingheap_is_empty(&all.waiting) || !pairingheap_is_empty(&no_memory);
 }
 
-/* They go on in the order in which they came, except one of which something has ended. */
+/* They go on in the order in which they came, except one whose own deliveries are settled. */
 static void
-hold(OutboxFlow *f, pairingheap *held)
+hold_for_settle(OutboxFlow *f)
 {
 	static int64 order;
 
-	outbox_flow_hold(f, held, order++);
+	outbox_flow_hold(f, &unsettled, order++);
+}
+
+/* The endpoints of a tenant have one turn after the other, so tenants are asked in turn. */
+static void
+hold_for_memory(OutboxFlow *f)
+{
+	OutboxFlow *share = f->parent == &all ? f : f->parent;
+
+	share->turn = Max(share->turn, turn) + 1;
+	outbox_flow_hold(f, &no_memory, share->turn);
 }
 
 void
@@ -115,9 +126,9 @@ outbox_slots_wait(OutboxEndpoint *ep, OutboxLack lack, TimestampTz now)
 
 	outbox_flow_wait(f, now);
 	if (lack == OUTBOX_LACKS_MEMORY)
-		hold(f, &no_memory);
+		hold_for_memory(f);
 	else if (lack == OUTBOX_LACKS_SETTLE)
-		hold(f, &unsettled);
+		hold_for_settle(f);
 	else
 		outbox_flow_release(f); /* something has happened to it */
 }
@@ -154,7 +165,7 @@ outbox_slots_next(TimestampTz now)
 		}
 		if (!outbox_unsettled_may_send(ep))
 		{
-			hold(f, &unsettled);
+			hold_for_settle(f);
 			continue;
 		}
 		if (!outbox_slots_free_for(ep))
@@ -179,7 +190,10 @@ outbox_slots_ask_again(TimestampTz now)
 		outbox_flow_set_firsts(&all, &firsts, enough);
 	for (int n = ASKED_AGAIN; n > 0 && (f = outbox_flow_first_held(&no_memory)) != NULL;
 		 n--)
+	{
+		turn = Max(turn, f->order);
 		outbox_flow_release(f);
+	}
 	for (int n = outbox_unsettled_room();
 		 n > 0 && (f = outbox_flow_first_held(&unsettled)) != NULL; n--)
 		outbox_flow_release(f);
