@@ -68,26 +68,14 @@ outbox_kept_init(void)
 	tidied = 0;
 }
 
-/* Events that are copied. */
-typedef struct Copying
-{
-	int			 piece;
-	const int64 *seqs;
-	int			 n;
-	int			 at_once;
-	TimestampTz	 until;
-	int			 done;
-} Copying;
-
 /*
  * Rows of other logs may have the same numbers, and are left out.  A row that is
  * already there is not written again.
  */
 static void
-copy_together(void *arg)
+copy_events(int piece, const int64 *seqs, int n)
 {
 	static SPIPlanPtr plans[OUTBOX_LOG_PIECES];
-	Copying			 *c = arg;
 	char			  sql[512];
 
 	snprintf(sql, sizeof(sql),
@@ -96,78 +84,8 @@ copy_together(void *arg)
 			 " e.payload, e.body, e.content_type FROM outbox.events_%d e"
 			 " WHERE e.seq = ANY ($1) AND outbox.log_xid(e.epoch, e.xid) IS NOT NULL"
 			 " ON CONFLICT (seq, epoch) DO NOTHING",
-			 c->piece);
-	do
-	{
-		int m = Min(c->at_once, c->n - c->done);
-
-		outbox_plan_run_kept(&plans[c->piece], sql, arg_int8s(&c->seqs[c->done], m));
-		c->done += m;
-	} while (c->done < c->n && GetCurrentTimestamp() < c->until);
-}
-
-/* Finds the lowest or the highest number behind 'from' in the piece.  False: there is none. */
-static bool
-find_end(int piece, int64 from, bool highest, int64 *seq)
-{
-	char sql[128];
-
-	snprintf(
-		sql, sizeof(sql),
-		"SELECT e.seq FROM outbox.events_%d e WHERE e.seq > $1 ORDER BY e.seq %s LIMIT 1",
-		piece, highest ? "DESC" : "ASC");
-	if (outbox_query(sql, arg_int8(from)) == 0)
-		return false;
-	outbox_read_row(0, into_int8(seq));
-	return true;
-}
-
-/* Reads all that the one event has. */
-static void
-read_alone(void *arg)
-{
-	const Copying *c = arg;
-	char		   sql[128];
-
-	snprintf(sql, sizeof(sql),
-			 "SELECT e::pg_catalog.text FROM outbox.events_%d e WHERE e.seq = $1",
-			 c->piece);
-	outbox_query(sql, arg_int8(c->seqs[0]));
-}
-
-/*
- * Returns how many were copied until the time.  If a row is there and its values cannot
- * be read, each is copied alone, and that one is left out: else the piece would never be
- * emptied.  Its deliveries are dead letters, or will be.  Any other damage is thrown.
- */
-static int
-copy_events(int piece, const int64 *seqs, int n, int at_once, TimestampTz until)
-{
-	Copying			c = {piece, seqs, n, at_once, until, .done = 0};
-	OutboxStepError failure, damage;
-	int64			there;
-
-	if (outbox_step_try_part(copy_together, &c, &failure))
-		return c.done;
-	if (n > 1 && outbox_step_found_damage(&failure))
-	{
-		c.done = 0;
-		do
-			c.done += copy_events(piece, &seqs[c.done], 1, 1, until);
-		while (c.done < n && GetCurrentTimestamp() < until);
-		return c.done;
-	}
-	if (!outbox_step_found_damage(&failure) ||
-		!find_end(piece, seqs[0] - 1, false, &there) ||
-		outbox_step_try_part(read_alone, &c, &damage) ||
-		!outbox_step_found_damage(&damage))
-		ereport(ERROR,
-				(errcode(failure.sqlerrcode), errmsg_internal("%s", failure.message)));
-	ereport(WARNING,
-			(errcode(damage.sqlerrcode),
-			 errmsg("outbox event with seq " INT64_FORMAT " cannot be kept: %s", seqs[0],
-					damage.message)));
-	return 1;
+			 piece);
+	outbox_plan_run_kept(&plans[piece], sql, arg_int8s(seqs, n));
 }
 
 /*
@@ -184,6 +102,22 @@ copied_at_once(int piece)
 	table_close(toast, NoLock);
 	table_close(rel, NoLock);
 	return n;
+}
+
+/* Finds the lowest or the highest number behind 'from' in the piece.  False: there is none. */
+static bool
+find_end(int piece, int64 from, bool highest, int64 *seq)
+{
+	char sql[128];
+
+	snprintf(
+		sql, sizeof(sql),
+		"SELECT e.seq FROM outbox.events_%d e WHERE e.seq > $1 ORDER BY e.seq %s LIMIT 1",
+		piece, highest ? "DESC" : "ASC");
+	if (outbox_query(sql, arg_int8(from)) == 0)
+		return false;
+	outbox_read_row(0, into_int8(seq));
+	return true;
 }
 
 /*
@@ -222,13 +156,14 @@ copy_slice(int piece, int64 from)
 			if (nseqs == 0 || seqs[nseqs - 1] != seq)
 				seqs[nseqs++] = seq;
 		}
-		if (nseqs > 0)
+		for (int i = 0; i < nseqs; i += at_once)
 		{
-			int done = copy_events(piece, seqs, nseqs, at_once, until);
+			int m = Min(at_once, nseqs - i);
 
-			from = seqs[done - 1];
-			if (done < nseqs)
+			if (i > 0 && GetCurrentTimestamp() >= until)
 				return from;
+			copy_events(piece, &seqs[i], m);
+			from = seqs[i + m - 1];
 		}
 		OUTBOX_CRASH_POINT("keep.copied");
 		if (n < SLICE_ROWS)
@@ -326,7 +261,7 @@ outbox_kept_add(const int64 *seqs, int n)
 		outbox_throw_locked(OUTBOX_TABLE_KEPT_EVENTS);
 	if (npassed > 0)
 		copy_events(((int) pg_atomic_read_u32(&slot->piece) + 1) % OUTBOX_LOG_PIECES,
-					passed, npassed, npassed, DT_NOEND);
+					passed, npassed);
 	pfree(passed);
 }
 

@@ -326,7 +326,8 @@ check_row(OutboxRow *row)
 	if (row->forgotten || !outbox_step_reading_failed() ||
 		outbox_step_try_part(probe_row, row, &failure))
 		return;
-	if (!outbox_step_found_damage(&failure) &&
+	if (failure.sqlerrcode != ERRCODE_DATA_CORRUPTED &&
+		ERRCODE_TO_CATEGORY(failure.sqlerrcode) != ERRCODE_DATA_EXCEPTION &&
 		ERRCODE_TO_CATEGORY(failure.sqlerrcode) != ERRCODE_PROGRAM_LIMIT_EXCEEDED)
 		ereport(ERROR,
 				(errcode(failure.sqlerrcode), errmsg_internal("%s", failure.message)));
@@ -336,7 +337,7 @@ check_row(OutboxRow *row)
 		 errmsg("outbox event with seq " INT64_FORMAT " cannot be read: %s",
 				DatumGetInt64(row->values[COL(seq)]), failure.message),
 		 errhint(
-			 "Its deliveries are dead letters with the reason \"unreadable\". If the row is repaired while the log has it, outbox.retry() sends them.")));
+			 "Its deliveries are dead letters with the reason \"unreadable\". Once the row is repaired, outbox.retry() sends them.")));
 	row->nulls[COL(headers)] = row->nulls[COL(payload)] = row->nulls[COL(body)] = true;
 	row->unreadable = true;
 }

@@ -120,7 +120,8 @@ outbox_payload_load(OutboxEvent *event, OutboxFormat format, int32 endpoint_id,
 		 * A damaged row counts as gone.  After any other error, reading is tried
 		 * again.
 		 */
-		*gone = outbox_step_found_damage(&failure);
+		*gone = failure.sqlerrcode == ERRCODE_DATA_CORRUPTED ||
+			ERRCODE_TO_CATEGORY(failure.sqlerrcode) == ERRCODE_DATA_EXCEPTION;
 		if (!*gone)
 			outbox_step_hold(OUTBOX_STEP_READ, endpoint_id, &failure);
 		return NULL;

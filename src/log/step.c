@@ -297,13 +297,6 @@ outbox_step_was_locked(const OutboxStepError *failure)
 		failure->sqlerrcode == ERRCODE_T_R_DEADLOCK_DETECTED;
 }
 
-bool
-outbox_step_found_damage(const OutboxStepError *failure)
-{
-	return failure->sqlerrcode == ERRCODE_DATA_CORRUPTED ||
-		ERRCODE_TO_CATEGORY(failure->sqlerrcode) == ERRCODE_DATA_EXCEPTION;
-}
-
 /* Returns true if there is more space than there was, so that a step may succeed now. */
 static bool
 make_room(void)

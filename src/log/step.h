@@ -59,9 +59,6 @@ extern bool outbox_step_try_part(OutboxStepBody body, void *arg,
 /* True if the failure is a lock that another transaction has. */
 extern bool outbox_step_was_locked(const OutboxStepError *failure);
 
-/* True if the failure is a row that cannot be read. */
-extern bool outbox_step_found_damage(const OutboxStepError *failure);
-
 /*
  * The SET clause of an UPDATE of a row that cannot be processed. $2 is the reason, $3
  * the shortest wait in seconds.  The next wait is as long as the row has failed so
