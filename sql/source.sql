@@ -116,7 +116,11 @@ CREATE TABLE IF NOT EXISTS outbox.dedup (
     created_at   timestamptz NOT NULL,
     PRIMARY KEY (topic, dedup_key, tenant)
 );
-CREATE INDEX IF NOT EXISTS dedup_created_at ON outbox.dedup (created_at);
+DO $$ BEGIN
+    IF to_regclass('outbox.dedup_created_at') IS NULL THEN   -- where it is there, nothing waits for transactions that have emitted
+        CREATE INDEX dedup_created_at ON outbox.dedup (created_at);
+    END IF;
+END $$;
 
 
 -- The rest of the log is not to be read.  So no condition of the reader's may be judged before
@@ -919,9 +923,10 @@ BEGIN
     END;
     -- A slot that is not made yet begins when this transaction has ended: its follower counts the events that go now.
     PERFORM pg_current_xact_id();
-    -- A follower that begins anew has a new slot, and takes older events before it says so.
-    SELECT CASE WHEN bool_and(s.confirmed_flush_lsn IS NOT NULL) THEN LEAST(min(s.confirmed_flush_lsn), min(f.taken)) END INTO taken
-    FROM pg_replication_slots s LEFT JOIN outbox.followers f ON f.slot = s.slot_name
+    -- A follower that begins anew has a new slot, or none yet, and takes older events before it says so.
+    SELECT CASE WHEN bool_and(s.confirmed_flush_lsn IS NOT NULL) THEN LEAST(min(s.confirmed_flush_lsn),
+        (SELECT min(f.taken) FROM outbox.followers f WHERE f.round < 0 AND f.ended IS NULL)) END INTO taken
+    FROM pg_replication_slots s
     WHERE s.database = current_database() AND starts_with(s.slot_name, 'outbox_') AND s.wal_status IS DISTINCT FROM 'lost';
     UPDATE outbox.pieces SET done_lsn = pg_current_wal_insert_lsn()
     WHERE closed_at IS NOT NULL AND done_lsn IS NULL AND pg_snapshot_xmin(pg_current_snapshot()) >= closed_xmax;
@@ -980,9 +985,9 @@ END $$;
 -- source, that was restored from a backup has another count than the other one.
 CREATE TABLE IF NOT EXISTS outbox.followers (
     slot         text PRIMARY KEY,
-    round        int8 NOT NULL,
+    round        int8 NOT NULL,          -- below 0: it begins anew
     said_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
-    taken        pg_lsn,                 -- it has taken what was committed before this place: no later piece is emptied
+    taken        pg_lsn,                 -- it has taken what was committed before this place: while it begins anew, no later piece is emptied
     ended        pg_lsn                  -- and nothing behind this one (NULL: it goes on)
 );
 

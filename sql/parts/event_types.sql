@@ -199,7 +199,7 @@ SELECT jsonb_build_object(
                 WHEN jsonb_typeof(t.schema) = 'object'
                      AND COALESCE(t.schema ->> '$schema' ~ '//json-schema[.]org/(draft-07|draft/20)', true)
                      AND NOT EXISTS (SELECT FROM jsonb_path_query(t.schema, '$.**."$ref"') r (path)
-                                     WHERE r.path #>> '{}' ~ '^#(/(?!-)[^/%]+)*$' IS NOT TRUE
+                                     WHERE r.path #>> '{}' ~ '^#(/(?![-+[:space:]]|0[0-9])[^/%]+)*$' IS NOT TRUE
                                      OR jsonb_typeof(t.schema #> ARRAY(
                                             SELECT replace(replace(p.part, '~1', '/'), '~0', '~')
                                             FROM string_to_table(substr(r.path #>> '{}', 3), '/') p (part)))

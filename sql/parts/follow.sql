@@ -332,7 +332,8 @@ BEGIN
     IF f.name IS NOT NULL THEN
         PERFORM outbox.ask_source(conninfo, format(
             'SELECT ARRAY[m.timeline] FROM outbox.check_in(%1$L, NULL) c,'
-            ' LATERAL outbox.check_in(%1$L, LEAST(c.before, -1 - c.before), c.had) m', slot));
+            ' LATERAL outbox.check_in(%1$L, LEAST(c.before, -1 - c.before), CASE WHEN c.had IS NOT NULL THEN LEAST(c.had, %2$L) END) m',
+            slot, reached));
     END IF;
     PERFORM outbox.create_source_slot(name, conninfo, slot, failover, timeout);
     BEGIN

@@ -529,7 +529,8 @@ SELECT CASE WHEN pg_is_in_recovery() THEN 'standby'
             WHEN w.dboid IS NULL THEN 'not_preloaded'
             WHEN w.state IS NULL OR w.state = 'starting' THEN 'no_worker'
             ELSE w.state END AS state,
-       CASE WHEN pg_is_in_recovery() THEN 'its primary delivers'
+       CASE WHEN pg_is_in_recovery() THEN concat('its primary delivers',
+                 CASE WHEN w.dboid IS NULL THEN '; outbox is not in shared_preload_libraries here' END)
             WHEN w.dboid IS NULL
                  THEN 'outbox is not in shared_preload_libraries: events are kept, nothing is delivered'
             WHEN w.pid IS NULL AND (SELECT d.datistemplate FROM pg_database d WHERE d.datname = current_database())

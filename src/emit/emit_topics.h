@@ -6,7 +6,10 @@
 /* True if it is known that no role is bound.  It is asked first, because it costs nothing. */
 extern bool outbox_emit_topics_none;
 
-/* has_privs_of_role(): the roles whose rights it has; is_member_of_role(): that it can become. */
+/*
+ * has_privs_of_role(): the roles whose rights it has; is_member_of_role(): that it is a member
+ * of, as of all that it can become.
+ */
 typedef bool (*OutboxRoleTest)(Oid member, Oid role);
 
 /*

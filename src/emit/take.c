@@ -217,14 +217,16 @@ make_readable(Taken *t)
 	return readable;
 }
 
-/* True if it says nothing about the event: a lock, a lack of something, or a file. */
+/* True if it says nothing about the event: a lock, a lack of something, a file, an index. */
 static bool
 is_passing(const OutboxStepError *e)
 {
 	int category = ERRCODE_TO_CATEGORY(e->sqlerrcode);
 
-	return outbox_step_was_locked(e) || category == ERRCODE_INSUFFICIENT_RESOURCES ||
-		category == ERRCODE_SYSTEM_ERROR;
+	return outbox_step_was_locked(e) || category == ERRCODE_TRANSACTION_ROLLBACK ||
+		category == ERRCODE_INSUFFICIENT_RESOURCES || category == ERRCODE_SYSTEM_ERROR ||
+		e->sqlerrcode == ERRCODE_DATA_CORRUPTED ||
+		e->sqlerrcode == ERRCODE_INDEX_CORRUPTED;
 }
 
 /* Stores the row in outbox.refused_events, with the reason. */

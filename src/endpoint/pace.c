@@ -156,6 +156,9 @@ find_topic(const OutboxPace *p, const char *topic)
 	return NULL;
 }
 
+/* A topic that was not refused for so long, or two backoff_max, gives its place up. */
+#define REFUSED_FOR (10 * 60 * USECS_PER_SEC)
+
 /*
  * Returns the place of the topic, or one for it.  NULL: there is none.  An event that
  * waits is sent within two backoff_max, so none waits of a topic that was refused before.
@@ -168,7 +171,7 @@ place_for(const OutboxPace *p, const char *topic, TimestampTz now)
 	if (r == NULL)
 		r = find_topic(p, "");
 	for (int i = 0; r == NULL && i < OUTBOX_REFUSED_TOPICS; i++)
-		if ((now - p->refused[i].refused_at) / 2 > p->limits.backoff_max)
+		if (now - p->refused[i].refused_at > Max(2 * p->limits.backoff_max, REFUSED_FOR))
 		{
 			r = &p->refused[i];
 			*r = (OutboxRefused){0};

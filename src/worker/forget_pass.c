@@ -273,13 +273,13 @@ empty_events(const char *tenant, const int64 *seqs, int n)
 	count_by_event(tenant, &events, offsetof(Removed, attempts));
 
 	/*
-	 * A delivery whose command waits gets no other one.  With IS TRUE, the index of all
-	 * commands to forget, which PostgreSQL may take without statistics, does not serve.
+	 * A delivery whose command waits gets no other one.  Behind "||" the index of all commands
+	 * to forget, which PostgreSQL may take without statistics, does not serve.
 	 */
 	outbox_plan_run("WITH d AS (SELECT k.endpoint_id, k.seq, (SELECT c.seq"
 					" FROM outbox.commands c WHERE c.seq = k.seq"
 					" AND c.endpoint_id = k.endpoint_id"
-					" AND (c.action = 'forget') IS TRUE LIMIT 1) IS NULL AS new"
+					" AND c.action || '' = 'forget' LIMIT 1) IS NULL AS new"
 					" FROM outbox.parked k"
 					" JOIN outbox.endpoint_settings s USING (endpoint_id)"
 					" WHERE k.seq = ANY ($1)"

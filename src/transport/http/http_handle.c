@@ -387,6 +387,15 @@ set_version(OutboxTransfer *t, bool two)
 	return true;
 }
 
+/* libcurl takes the authorities of a directory as well, if it was built with one. */
+static bool
+leave_out_directory(CURL *easy)
+{
+	CURLcode rc = curl_easy_setopt(easy, CURLOPT_CAPATH, NULL);
+
+	return rc == CURLE_OK || rc == CURLE_NOT_BUILT_IN; /* there is none */
+}
+
 /*
  * Sets the certificates of the endpoint.  libcurl uses no connection again that was made
  * with others.
@@ -405,10 +414,9 @@ set_identity(OutboxTransfer *t)
 	if (!outbox_http_make_handle(t))
 		return false;
 	t->set_identity = PG_UINT64_MAX; /* until all of it is set */
-	/* libcurl takes the authorities of a directory as well, and may have been built with one. */
 	if (own && own->authority.len > 0 &&
 		(curl_easy_setopt(t->easy, CURLOPT_CAINFO_BLOB, &own->authority) != CURLE_OK ||
-		 curl_easy_setopt(t->easy, CURLOPT_CAPATH, NULL) != CURLE_OK))
+		 !leave_out_directory(t->easy)))
 		return false;
 	if (own && own->certificate.len > 0 &&
 		(curl_easy_setopt(t->easy, CURLOPT_SSLCERT, NULL) != CURLE_OK ||

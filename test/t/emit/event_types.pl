@@ -209,7 +209,8 @@ SELECT outbox.set_event_type('refers', schema => '{"$id": "https://example.com/o
 SELECT outbox.set_event_type('refers.' || n, schema => s, example => s) FROM unnest(ARRAY[
 	'{"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}}', '{"type": "object", "$defs": {"a": {"$anchor": "a"}}, "items": [{"$ref": "#a"}]}',
 	'{"type": "object", "items": {"$ref": "#/"}}', '{"type": "object", "items": {"$ref": "#/$defs/no~1ne"}}', '{"type": "object", "items": {"$ref": "#/%41"}}',
-	'{"type": "object", "allOf": [true], "items": {"$ref": "#/allOf/-1"}}', '{"type": "object", "title": "x", "items": {"$ref": "#/title"}}',
+	'{"type": "object", "allOf": [true], "items": {"$ref": "#/allOf/-1"}}', '{"type": "object", "allOf": [true], "items": {"$ref": "#/allOf/00"}}', '{"type": "object", "allOf": [true], "items": {"$ref": "#/allOf/+0"}}',
+	'{"type": "object", "title": "x", "items": {"$ref": "#/title"}}',
 	'{"type": "object", "items": {"$ref": "https://example.invalid/"}}', '{"type": "object", "properties": {"$ref": {"type": "string"}}}']::jsonb[]) WITH ORDINALITY s (s, n);
 SQL
 	my $document = ask("SELECT outbox.asyncapi('Our shop', '2.1.0')", @operator);
@@ -224,7 +225,7 @@ SQL
 				'old' => [ { name => 'old', tags => [], examples => [2] } ],
 				'none' => [ { name => 'none', tags => [], examples => [] } ],
 				'refers' => [ { name => 'refers', type => 'object', tags => [], examples => [] } ],
-				(map { ("refers.$_" => [ { name => "refers.$_", tags => [], examples => [] } ]) } 1 .. 9),
+				(map { ("refers.$_" => [ { name => "refers.$_", tags => [], examples => [] } ]) } 1 .. 11),
 				'any' => [ { name => 'any', tags => [], examples => [undef] } ] } },
 		'every entry is a channel with its message') or diag(encode_json($parsed->($document)));
 	is_deeply(decode_json($document)->{components}{messages}{refers}{payload}{definitions}{'a/~ sum-0'}{const}, { 'n"$ref' => '#0' }, 'what is no $ref stays as it is');

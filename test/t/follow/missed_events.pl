@@ -231,10 +231,15 @@ $anew->query_until(qr/begun/, "\\echo begun\nSELECT outbox.keep_sources(), outbo
 ok(wait_sql($follower, "SELECT count(*) > 0 FROM pg_locks WHERE relation = 'outbox.refused_events'::regclass AND NOT granted", 't', 'half'), 'it is followed anew');
 ask($OutboxTest::Followed::round) foreach 1 .. 5;
 is(at_source("SELECT count(*) FROM outbox.events $twenty"), 20, 'they do not leave the source meanwhile');
+at_source("INSERT INTO outbox.followers (slot, round, taken) VALUES ('outbox_other', -1, '0/1')");
 $reads->quit;
 $anew->quit;
 ok(wait_sql($follower, "SELECT count(*) = 20 FROM outbox.all_events $twenty", 't', 'half'), 'and come');
 wait_until { half('SELECT outbox.keep_sources(), outbox.follow_anew()'); half('SELECT state FROM outbox.sources') eq 'streaming' } 'it streams';
+ask($OutboxTest::Followed::round) foreach 1 .. 5;
+is(at_source("SELECT count(*) FROM outbox.events $twenty"), 20, 'nor while another one that begins anew has no slot yet');
+at_source("DELETE FROM outbox.followers WHERE slot = 'outbox_other'");
+wait_until { ask($OutboxTest::Followed::round); half($OutboxTest::Followed::round); at_source("SELECT count(*) FROM outbox.events $twenty") == 0 } 'then they do';
 
 # --- The other share is followed when its events have left the source
 

@@ -36,7 +36,7 @@ sub is_silent
 {
 	my ($standby) = @_;
 	is(workers($standby), 0, $standby->name . ': a standby has no worker');
-	is($standby->safe_psql('postgres', 'SELECT state FROM outbox.status'), 'no_worker', 'and says so');
+	is($standby->safe_psql('postgres', 'SELECT state FROM outbox.status'), 'standby', 'and says so');
 	return;
 }
 

@@ -81,7 +81,7 @@ is( $standby->safe_psql('postgres',
 		"SELECT count(*) FROM pg_stat_activity WHERE backend_type LIKE 'outbox%worker%'"),
 	'0', 'a standby has no worker');
 is($standby->safe_psql('postgres', 'SELECT state FROM outbox.status'),
-	'no_worker', 'and says so');
+	'standby', 'and says so');
 isnt($standby->psql('postgres', "SELECT outbox.emit('a.b', '{}')"),
 	0, 'nothing is emitted on a standby');
 my $all = () = $receiver->requests;
