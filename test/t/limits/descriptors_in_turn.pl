@@ -32,11 +32,12 @@ wait_until { 10 == grep { $_->{path} =~ m{^/hold/([1-9]|10)$} } $receiver->reque
 is(scalar(() = $receiver->requests), $most + 10, 'before all others');
 
 # One endpoint has all that is its tenant's, and does not begin with one request: no connection is idle.
+my $closes = '/raw?then=close&hex=' . unpack 'H*', "HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n";
 endpoint($node, $receiver, 'one', '/hold/one', "topics => '{one}', timeout => '5 min', tenant => 'one'");
 ask("SELECT count(outbox.emit('slow', '{}', tenant => 'large')) FROM generate_series(1, 3)");
 ask("SELECT count(outbox.emit('one', '{}', tenant => 'one')) FROM generate_series(1, 40)");
 ok(wait_sql($node, "SELECT pending >= 32 FROM outbox.stats WHERE tenant = 'one'"), 'another one waits');
-$receiver->control(path => "/hold/$_", behave => '/ok') foreach 11 .. 80;
+$receiver->control(path => "/hold/$_", behave => $closes) foreach 11 .. 80;
 wait_until { 20 <= grep { $_->{path} eq '/hold/one' } $receiver->requests } 'it has its part of what is given back';
 $receiver->control(path => "/hold/$_", behave => '/ok') foreach 1 .. $many, 'one';
 ok(wait_settled($node), 'all is delivered');
