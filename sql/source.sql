@@ -987,7 +987,8 @@ CREATE TABLE IF NOT EXISTS outbox.followers (
     slot         text PRIMARY KEY,
     round        int8 NOT NULL,          -- below 0: it begins anew
     said_at      timestamptz NOT NULL DEFAULT clock_timestamp(),
-    taken        pg_lsn,                 -- it has taken what was committed before this place: while it begins anew, no later piece is emptied
+    -- All that was committed before this place is taken.  While it begins anew, no later piece is emptied.
+    taken        pg_lsn,
     ended        pg_lsn                  -- and nothing behind this one (NULL: it goes on)
 );
 

@@ -228,9 +228,8 @@ OUTBOX_FUNCTION(outbox_ask_source_1_0, 3)
 
 /*
  * refuse_snapshot(function text, in_block bool): throws where the snapshot may be older than
- * the latest commit.  'in_block': throws also inside BEGIN and COMMIT.  A slot
- * that was made at a source stays there after ROLLBACK, and one that was dropped does not
- * come back.
+ * the latest commit.  'in_block': throws also inside BEGIN and COMMIT.  A slot that was made
+ * at a source stays there after ROLLBACK, and one that was dropped does not come back.
  */
 OUTBOX_FUNCTION(outbox_refuse_snapshot_1_0, 2)
 {

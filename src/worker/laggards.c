@@ -235,7 +235,7 @@ due_at(void)
 }
 
 /*
- * Returns the endpoint that has waited longest of those that a page may be read for now.
+ * Returns the endpoint that has waited longest, of all that a page may be read for.
  * While memory is short, endpoints that have nothing wait for the time at which one of
  * them is read for.
  */

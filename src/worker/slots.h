@@ -31,8 +31,8 @@ extern void outbox_slots_wait(OutboxEndpoint *ep, OutboxLack lack, TimestampTz n
 extern void outbox_slots_leave(OutboxEndpoint *ep);
 
 /*
- * True if endpoints that waited for a settle may be asked with the next round, or those that
- * lacked memory.  'begun': a request was begun in this one, so there may be more memory.
+ * True if endpoints that wait for a settle or for memory may be asked with the next round.
+ * 'begun': a request was begun in this one, so there may be more memory.
  */
 extern bool outbox_slots_more(bool begun);
 
