@@ -5,24 +5,16 @@
 CREATE FUNCTION outbox.newest_position(endpoint_id int4, generation int8) RETURNS outbox.positions
 LANGUAGE C STABLE CALLED ON NULL INPUT PARALLEL UNSAFE AS 'MODULE_PATHNAME', 'outbox_newest_position_1_0';
 COMMENT ON FUNCTION outbox.newest_position IS
-'The newest stored position of an endpoint, of this generation, or with NULL of any (NULL: there is none)';
+'The newest stored position of an endpoint, of this generation, or with NULL of any, with the place of the shared one that it follows (NULL: there is none)';
 
--- The position of each endpoint: its newest one, or the one that it shares, or, if
--- it has none yet, where it begins.
+-- The position of each endpoint, or, if it has none yet, where it begins.
 CREATE VIEW outbox.endpoint_positions AS
 SELECT s.endpoint_id, s.name, s.tenant,
-       CASE WHEN p.number IS NULL THEN s.start_snapshot
-            WHEN p.shared IS NOT NULL THEN h.read ELSE p.read END AS read,
-       CASE WHEN p.number IS NULL THEN NULL
-            WHEN p.shared IS NOT NULL THEN h.reading ELSE p.reading END AS reading,
-       CASE WHEN p.number IS NULL THEN 0
-            WHEN p.shared IS NOT NULL THEN h.last_seq ELSE p.last_seq END AS last_seq,
-       CASE WHEN p.number IS NULL THEN s.start_seq_low
-            WHEN p.shared IS NOT NULL THEN GREATEST(h.read_seq_low, h.last_seq)
-            ELSE GREATEST(p.read_seq_low, p.last_seq) END AS seq,
-       CASE WHEN p.number IS NULL THEN s.start_seq_low
-            WHEN p.shared IS NOT NULL THEN COALESCE(h.reading_seq_low, h.read_seq_low)
-            ELSE COALESCE(p.reading_seq_low, p.read_seq_low) END AS seq_low,
+       COALESCE(p.read, s.start_snapshot) AS read,
+       p.reading,
+       COALESCE(p.last_seq, 0) AS last_seq,
+       COALESCE(GREATEST(p.read_seq_low, p.last_seq), s.start_seq_low) AS seq,
+       COALESCE(p.reading_seq_low, p.read_seq_low, s.start_seq_low) AS seq_low,
        p.pending,
        COALESCE(p.delivered, 0) AS delivered,
        COALESCE(p.failed_attempts, 0) AS failed_attempts,
@@ -32,8 +24,7 @@ SELECT s.endpoint_id, s.name, s.tenant,
        AND (SELECT true FROM outbox.parked k WHERE k.endpoint_id = s.endpoint_id AND k.status = 'dead'
             AND k.reason = ANY (ARRAY['max_attempts', 'max_age', 'aborted by receiver']) LIMIT 1) IS NOT NULL AS stuck
 FROM outbox.endpoint_settings s
-LEFT JOIN LATERAL outbox.newest_position(s.endpoint_id, s.generation) p ON true
-LEFT JOIN LATERAL outbox.newest_position(p.shared, NULL) h ON true;
+LEFT JOIN LATERAL outbox.newest_position(s.endpoint_id, s.generation) p ON true;
 COMMENT ON VIEW outbox.endpoint_positions IS
 'Stored position of each endpoint, at most one settle interval old';
 COMMENT ON COLUMN outbox.endpoint_positions.endpoint_id IS 'number of the endpoint';

@@ -26,7 +26,10 @@
 /* The columns that are read here. */
 #define Anum_positions_number 2
 #define Anum_positions_endpoint_id 3
+#define Anum_positions_shared 4
 #define Anum_positions_generation 5
+#define Anum_positions_read_tick 6 /* the first column of the cursor */
+#define Anum_positions_last_seq 13 /* the last one */
 
 static int64
 column(HeapTuple tuple, TupleDesc desc, int attnum)
@@ -36,14 +39,22 @@ column(HeapTuple tuple, TupleDesc desc, int attnum)
 	return DatumGetInt64(heap_getattr(tuple, attnum, desc, &isnull));
 }
 
+/* The tables, and the snapshot that reads them. */
+typedef struct Positions
+{
+	Relation rels[PIECES];
+	Relation indexes[PIECES];
+	Snapshot snapshot;
+} Positions;
+
 /*
  * Returns a copy of the endpoint's newest row in one table, or NULL.  'generation' -1: of
  * any generation.
  */
 static HeapTuple
-newest_in(Relation rel, Relation index, int32 endpoint_id, int64 generation,
-		  Snapshot snapshot)
+newest_in(const Positions *p, int piece, int32 endpoint_id, int64 generation)
 {
+	Relation	rel = p->rels[piece];
 	TupleDesc	desc = RelationGetDescr(rel);
 	ScanKeyData key;
 	SysScanDesc scan;
@@ -51,7 +62,7 @@ newest_in(Relation rel, Relation index, int32 endpoint_id, int64 generation,
 
 	ScanKeyInit(&key, Anum_positions_endpoint_id, BTEqualStrategyNumber, F_INT4EQ,
 				Int32GetDatum(endpoint_id));
-	scan = systable_beginscan_ordered(rel, index, snapshot, 1, &key);
+	scan = systable_beginscan_ordered(rel, p->indexes[piece], p->snapshot, 1, &key);
 	do
 	{
 		CHECK_FOR_INTERRUPTS();
@@ -66,51 +77,88 @@ newest_in(Relation rel, Relation index, int32 endpoint_id, int64 generation,
 }
 
 static HeapTuple
-newest(Relation *rels, Relation *indexes, int32 endpoint_id, int64 generation,
-	   Snapshot snapshot)
+newest(const Positions *p, int32 endpoint_id, int64 generation)
 {
+	TupleDesc desc = RelationGetDescr(p->rels[0]);
 	HeapTuple best = NULL;
 
 	for (int i = 0; i < PIECES; i++)
 	{
-		HeapTuple found = newest_in(rels[i], indexes[i], endpoint_id, generation,
-									snapshot);
+		HeapTuple found = newest_in(p, i, endpoint_id, generation);
 
 		if (best == NULL ||
 			(found != NULL &&
-			 column(found, RelationGetDescr(rels[i]), Anum_positions_number) >
-				 column(best, RelationGetDescr(rels[0]), Anum_positions_number)))
+			 column(found, desc, Anum_positions_number) >
+				 column(best, desc, Anum_positions_number)))
 			best = found;
 	}
 	return best;
 }
 
-/* The last shared position that a query was given.  It lives as long as the query. */
+/*
+ * The shared row that a query has read last, with its own snapshot.  Most endpoints
+ * share one.
+ */
 typedef struct Last
 {
-	int32	  endpoint_id;
+	int32	  id;
 	HeapTuple row;
 } Last;
 
-/* Remembers a row for the next call.  Most endpoints share one position. */
-static void
-remember(FmgrInfo *flinfo, int32 endpoint_id, HeapTuple row)
+static HeapTuple
+newest_shared(const Positions *p, int32 id, FmgrInfo *flinfo)
 {
-	MemoryContext old = MemoryContextSwitchTo(flinfo->fn_mcxt);
 	Last		 *last = flinfo->fn_extra;
+	HeapTuple	  found;
+	MemoryContext old;
 
+	if (p->snapshot != GetActiveSnapshot())
+		return newest(p, id, -1);
+	if (last != NULL && last->id == id)
+		return last->row;
+	found = newest(p, id, -1);
+	if (found == NULL)
+		return NULL;
+	old = MemoryContextSwitchTo(flinfo->fn_mcxt);
 	if (last == NULL)
 		flinfo->fn_extra = last = palloc(sizeof(Last));
 	else
 		heap_freetuple(last->row);
-	last->endpoint_id = endpoint_id;
-	last->row = heap_copytuple(row);
+	last->id = id;
+	last->row = heap_copytuple(found);
 	MemoryContextSwitchTo(old);
+	return last->row;
+}
+
+/*
+ * Reads the endpoint's newest row, with the cursor of the shared row that it follows.
+ * False: this snapshot does not see both.
+ */
+static bool
+read_position(const Positions *p, int32 endpoint_id, int64 generation, FmgrInfo *flinfo,
+			  Datum *values, bool *nulls)
+{
+	TupleDesc desc = RelationGetDescr(p->rels[0]);
+	HeapTuple own = newest(p, endpoint_id, generation);
+	HeapTuple shared;
+
+	if (own == NULL)
+		return false;
+	heap_deform_tuple(own, desc, values, nulls);
+	if (nulls[Anum_positions_shared - 1])
+		return true;
+	shared = newest_shared(p, DatumGetInt32(values[Anum_positions_shared - 1]), flinfo);
+	if (shared == NULL)
+		return false;
+	for (int i = Anum_positions_read_tick; i <= Anum_positions_last_seq; i++)
+		values[i - 1] = heap_getattr(shared, i, desc, &nulls[i - 1]);
+	return true;
 }
 
 /*
  * newest_position().  The rows that the caller's snapshot sees are gone if the table has
- * been emptied since, which MVCC does not cover.  The newest ones count then.  In a parallel
+ * been emptied since, which MVCC does not cover.  The newest ones count then, all of one
+ * moment: an endpoint goes on, and so does the row that it followed.  In a parallel
  * query, PostgreSQL would refuse the snapshot that sees them.
  */
 OUTBOX_FUNCTION(outbox_newest_position_1_0, 2)
@@ -118,51 +166,42 @@ OUTBOX_FUNCTION(outbox_newest_position_1_0, 2)
 	int32	  endpoint_id = PG_GETARG_INT32(0);
 	int64	  generation = PG_ARGISNULL(1) ? -1 : PG_GETARG_INT64(1);
 	Oid		  schema = get_namespace_oid(OUTBOX_SCHEMA, false);
-	Relation  rels[PIECES];
-	Relation  indexes[PIECES];
-	HeapTuple found;
-	HeapTuple result = NULL;
+	Positions p;
 	TupleDesc desc;
-	Last	 *last = fcinfo->flinfo->fn_extra;
+	Datum	 *values;
+	bool	 *nulls;
+	bool	  found;
 
 	if (PG_ARGISNULL(0))
 		PG_RETURN_NULL();
-	if (generation == -1 && last != NULL && last->endpoint_id == endpoint_id)
-		PG_RETURN_DATUM(HeapTupleGetDatum(last->row));
 	if (get_call_result_type(fcinfo, NULL, &desc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
+	values = palloc(sizeof(Datum) * desc->natts);
+	nulls = palloc(sizeof(bool) * desc->natts);
 
 	for (int i = 0; i < PIECES; i++)
 	{
-		rels[i] = table_open(get_relname_relid(i ? "positions_1" : "positions_0", schema),
-							 AccessShareLock);
-		(void) RelationGetIndexList(rels[i]);
-		indexes[i] = index_open(rels[i]->rd_pkindex, AccessShareLock);
+		p.rels[i] = table_open(get_relname_relid(i ? "positions_1" : "positions_0",
+												 schema),
+							   AccessShareLock);
+		(void) RelationGetIndexList(p.rels[i]);
+		p.indexes[i] = index_open(p.rels[i]->rd_pkindex, AccessShareLock);
 	}
-	found = newest(rels, indexes, endpoint_id, generation, GetActiveSnapshot());
-	if (found == NULL)
+	p.snapshot = GetActiveSnapshot();
+	found = read_position(&p, endpoint_id, generation, fcinfo->flinfo, values, nulls);
+	if (!found)
 	{
-		Snapshot latest = RegisterSnapshot(GetLatestSnapshot());
-
-		found = newest(rels, indexes, endpoint_id, generation, latest);
-		UnregisterSnapshot(latest);
-	}
-	if (found != NULL)
-	{
-		Datum *values = palloc(sizeof(Datum) * desc->natts);
-		bool  *nulls = palloc(sizeof(bool) * desc->natts);
-
-		heap_deform_tuple(found, RelationGetDescr(rels[0]), values, nulls);
-		result = heap_form_tuple(BlessTupleDesc(desc), values, nulls);
+		p.snapshot = RegisterSnapshot(GetLatestSnapshot());
+		found = read_position(&p, endpoint_id, generation, fcinfo->flinfo, values, nulls);
+		UnregisterSnapshot(p.snapshot);
 	}
 	for (int i = 0; i < PIECES; i++)
 	{
-		index_close(indexes[i], AccessShareLock);
-		table_close(rels[i], AccessShareLock);
+		index_close(p.indexes[i], AccessShareLock);
+		table_close(p.rels[i], AccessShareLock);
 	}
-	if (result == NULL)
+	if (!found)
 		PG_RETURN_NULL();
-	if (generation == -1)
-		remember(fcinfo->flinfo, endpoint_id, result);
-	PG_RETURN_DATUM(HeapTupleGetDatum(result));
+	PG_RETURN_DATUM(
+		HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(desc), values, nulls)));
 }

@@ -95,7 +95,7 @@ ok(wait_sql($node, "SELECT pending >= 10 FROM outbox.stats WHERE endpoint = 'a'"
 is(count_at('/ok/d'), $then, 'nothing goes to an endpoint that was dropped');
 ok(wait_sql($node, 'SELECT count(*) = 0 FROM outbox.subscriptions WHERE endpoint_id NOT IN (SELECT endpoint_id FROM outbox.endpoint_settings)'),
 	'and nothing of it is left');
-ask("SELECT outbox.create_endpoint('brief', 'http://127.0.0.1:1/') \\g /dev/null\nSELECT outbox.drop_endpoint('brief', discard => true)");
+ask("SELECT outbox.create_endpoint('brief', 'http://127.0.0.1:1/') \\g /dev/null\nSELECT outbox.drop_endpoint('brief')");
 ok(wait_sql($node, "SELECT count(*) = 0 FROM outbox.endpoint_secrets WHERE endpoint_id NOT IN (SELECT endpoint_id FROM outbox.endpoint_settings)"),
 	'nor of one that was never loaded');
 ask("BEGIN; SELECT outbox.create_endpoint('briefer', 'http://127.0.0.1:1/'); SELECT outbox.drop_endpoint('briefer'); COMMIT");

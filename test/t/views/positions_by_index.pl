@@ -86,6 +86,24 @@ move();
 is($old->query_safe("SELECT status FROM outbox.deliveries WHERE event_id = '$id'"), 'delivered', 'a delivery is one in an old snapshot, too');
 $old->query_safe('ROLLBACK');
 
+# --- Nor does it see the position of an endpoint that began to follow the others since.  Both are then read as of one moment
+
+my $keeps = $node->background_psql('postgres', on_error_stop => 1);
+$keeps->query_safe('BEGIN; LOCK outbox.positions IN SHARE MODE');
+$receiver->wait_delivered(1, id => emit($node, 'a.unstored', '{}'));
+endpoint($node, $receiver, 'fresh', '/ok/fresh', "topics => '{fresh}'");
+$old->query_safe('BEGIN ISOLATION LEVEL REPEATABLE READ');
+$old->query_safe('SELECT 1');
+$keeps->query_safe('COMMIT');
+$keeps->quit;
+ok( wait_sql($node,
+		"SELECT shared IS NOT NULL FROM outbox.positions WHERE endpoint_id = (SELECT endpoint_id FROM outbox.endpoint_settings WHERE name = 'fresh') ORDER BY number DESC LIMIT 1"),
+	'it follows the others');
+is($old->query_safe("SELECT p.seq >= s.start_seq_low FROM outbox.endpoint_positions p JOIN outbox.endpoint_settings s USING (name) WHERE name = 'fresh'"),
+	't', 'its position is not before its start');
+$old->query_safe('ROLLBACK');
+ask("SELECT outbox.drop_endpoint('fresh')");
+
 # --- An endpoint that has no stored position yet, where PostgreSQL would read in parallel
 
 my $parallel = $node->pg_version >= 16 ? 'debug_parallel_query' : 'force_parallel_mode';
