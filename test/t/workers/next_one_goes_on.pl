@@ -69,12 +69,11 @@ emit($node, 'limited.first', '{}');
 emit($node, 'rated.first', '{}');
 $receiver->wait_for(1, path => '/ok/limited');
 $receiver->wait_delivered(1, path => '/ok/rated');
-usleep(1_500_000);    # idle for a second: they share the position now
 ok( wait_sql(
 		$node, "SELECT bool_and(shared IS NOT NULL) FROM (SELECT DISTINCT ON (endpoint_id) * FROM outbox.positions"
 		  . " WHERE endpoint_id > 0 ORDER BY endpoint_id, number DESC) p"
 		  . " JOIN outbox.endpoint_settings USING (endpoint_id) WHERE name IN ('limited', 'rated', 'held')"),
-	'idle endpoints share a position');
+	'endpoints that were idle for a second share a position');
 
 my @ids = (
 	emit($node, 'limited.second', '{}'), emit($node, 'rated.second', '{}'));
