@@ -149,14 +149,14 @@ BEGIN
             '       FROM outbox.%2$I e WHERE %3$s WINDOW o AS (ORDER BY %1$s)) p'
             ' GROUP BY (p.n - 1) / 2000, p.bytes / 8000000 ORDER BY min(p.n)', place, landing, which), NULL) r LOOP
             EXECUTE format(
-                'WITH page AS MATERIALIZED (SELECT r FROM outbox.ask_source($1, $2, NULL) r),'
+                'WITH page AS MATERIALIZED (SELECT r, n FROM outbox.ask_source($1, $2, NULL) WITH ORDINALITY p (r, n)),'
                 ' taken AS (INSERT INTO outbox.%I'
                 ' SELECT $3, r[1], r[2], r[3], r[4], r[5], r[6], r[7], r[8], r[9], r[10], r[11], r[12], r[13] FROM page'
                 ' WHERE NOT EXISTS (SELECT FROM outbox.all_events k WHERE k.id = r[1]::uuid)'
                 ' AND NOT EXISTS (SELECT FROM outbox.scheduled k WHERE k.id = r[1]::uuid)'
                 ' AND NOT EXISTS (SELECT FROM outbox.refused_events k WHERE k.source = $3 AND k.event ->> ''id'' = r[1])'
                 ' AND NOT EXISTS (SELECT FROM outbox.forgotten g WHERE g.tenant = r[8] AND (g.key IS NULL OR g.key = r[7])'
-                ' AND $3 = ANY (g.sources) AND r[3]::timestamptz <= g.requested_at))'
+                ' AND $3 = ANY (g.sources) AND r[3]::timestamptz <= g.requested_at) ORDER BY n)'
                 ' SELECT count(*) FROM page', landing)
             INTO n
             USING conninfo,

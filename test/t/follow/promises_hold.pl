@@ -16,7 +16,14 @@ sub emit { my ($more) = @_; return $servers->at_source("SELECT outbox.emit('orde
 
 endpoint($follower, $receiver, 'all', '/ok/all');
 endpoint($follower, $receiver, 'acme', '/ok/acme', "tenant => 'acme'");
+
+# Events that were there before are taken in their order, whatever the plan: here by a join that sorts by the ids
+my @early = split /\n/, $servers->at_source("INSERT INTO outbox.outgoing (id, topic, payload, key) SELECT lpad((99 - n)::text, 32, '0')::uuid, 'order.n', '{}', 'k' FROM generate_series(1, 50) n RETURNING id", 'shop_app');
+ask("ALTER DATABASE postgres SET enable_hashjoin = off; ALTER DATABASE postgres SET enable_nestloop = off");
 $servers->follow;
+ask("ALTER DATABASE postgres RESET enable_hashjoin; ALTER DATABASE postgres RESET enable_nestloop");
+$receiver->wait_delivered(1, path => '/ok/all', id => $early[-1]);
+is(join(' ', map { $_->{id} } $receiver->delivered(path => '/ok/all')), "@early", 'those of before arrive in the order in which they were emitted');
 
 # To its tenant, with all that a receiver is sent
 my $whole = emit("key => 'k', type => 'created', tenant => 'acme', headers => '{\"traceparent\": \"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\"}'");
