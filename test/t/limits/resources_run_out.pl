@@ -15,10 +15,12 @@ my $orders = "$dir/orders";
 # Written in place: the servers have the file mapped.
 sub shortage
 {
-	my ($disk, $pid, $every) = @_;
+	my ($disk, $pid, $every, $calls) = @_;
 
 	open(my $fh, -e $orders ? '+<:raw' : '>:raw', $orders) or die "$orders: $!\n";
-	print $fh pack(-s $orders ? 'q3' : 'q4', $disk, $pid // 0, $every // 1, 0);
+	print $fh pack('q3', $disk, $pid // 0, $every // 1);
+	print $fh pack('q2', 0, 0) unless -s $orders;
+	seek($fh, 32, 0) && print $fh pack('q', $calls // 0);
 	close $fh;
 	return;
 }
@@ -26,7 +28,7 @@ sub shortage
 # How many allocations have failed
 sub failed
 {
-	return (unpack 'q4', slurp_file($orders))[3];
+	return (unpack 'q5', slurp_file($orders))[3];
 }
 
 shortage(0);
@@ -96,6 +98,14 @@ foreach my $every (3, 20, 300, 3000)
 	ask('SELECT outbox.wake_launcher()');
 	goes_on("memory again after one of $every");
 }
+
+# The memory within libcurl: it may then never end a request.  With fewer allocations than one, none fails.
+my $ended = wait_log(qr/libcurl could not go on/, 'the worker ends');
+shortage(0, worker_pid($node), 1 << 60, 1);
+$ended->();
+shortage(0);
+ask('SELECT outbox.wake_launcher()');
+goes_on('memory again in libcurl');
 
 # File descriptors: fewer than there are requests
 my $pid = worker_pid($node);
