@@ -8,7 +8,8 @@
  *	  1: id of the process whose memory is short, 0: none
  *	  2: of this many allocations of that process, one fails
  *	  3: number of allocations that have failed, counted here
- *	  4: as many calls of curl_multi_socket_action() of that process fail for want of memory
+ *	  4: as many calls of curl_multi_socket_action() of that process fail for want of memory;
+ *	     below 0: as many do nothing, and do not say so
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -207,10 +208,12 @@ curl_multi_socket_action(void *multi, int fd, int mask, int *running)
 {
 	static int (*real)(void *, int, int, int *);
 
-	if (orders[1] == (long long) getpid() && orders[4] > 0)
+	if (orders[1] == (long long) getpid() && orders[4] != 0)
 	{
-		orders[4]--;
-		return 3; /* CURLM_OUT_OF_MEMORY */
+		int code = orders[4] > 0 ? 3 : 0; /* CURLM_OUT_OF_MEMORY, CURLM_OK */
+
+		orders[4] += code ? -1 : 1;
+		return code;
 	}
 	if (real == NULL)
 		real = (int (*)(void *, int, int, int *)) dlsym(RTLD_NEXT,

@@ -145,6 +145,15 @@ check_history($node, $receiver, $log, endpoints => [ '/ok/a', '/fail/b' ],
 is($node->{_pid}, $postmaster, 'one postmaster all the time');
 unlike(slurp_file($node->logfile), qr/PANIC|terminated by signal|reinitializing/, 'and no crash');
 
+# A request that libcurl forgets, with its timeout
+my $other = OutboxTest::Receiver->new('other');
+endpoint($node, $other, 'alone', '/ok/alone', "topics => '{alone}', timeout => '1 s', max_attempts => 1");
+ok(wait_settled($node), 'nothing is under way');
+shortage(0, worker_pid($node), 1 << 60, -1);
+$id = emit($node, 'alone', '{}');
+$other->wait_delivered(1, id => $id);
+wait_status($node, $id, 'delivered', 'what libcurl has forgotten is sent all the same');
+
 # Processes: one for the launcher, one for logical replication, none for a worker
 $node->append_conf('postgresql.conf', 'max_worker_processes = 2');
 $node->restart;
