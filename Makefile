@@ -169,13 +169,13 @@ demo-kafka:
 bench:
 	@PG_CONFIG='$(PG_CONFIG)' bench/run
 
-# Debezium, Prometheus, the receivers of doc/receiving.md, ORMs and drivers do what the documents
-# say; CLIENTS='python node' runs some.  kafka-short is what of kafka takes few minutes.
-CLIENTS = cdc kafka aws prometheus receivers python node ruby pgbouncer go rust java
+# Debezium, Prometheus, the receivers of doc/receiving.md, vendors' libraries, ORMs and drivers do
+# what the documents say; CLIENTS='python node' runs some.  kafka-short is what of kafka takes few minutes.
+CLIENTS = cdc kafka aws prometheus receivers vendors python node ruby pgbouncer go rust java
 clients:
 	@CLIENTS='$(subst kafka-short,kafka,$(filter-out receivers,$(CLIENTS)))' test/bin/setup clients
 	@PG_CONFIG='$(PG_CONFIG)' OUTBOX_TEST_CLIENTS='$(CLIENTS)' OUTBOX_TEST_LIMIT="$${OUTBOX_TEST_LIMIT:-1800}" \
-		TESTS='$(if $(filter cdc,$(CLIENTS)),documents/cdc_with_debezium) $(if $(filter kafka kafka-short,$(CLIENTS)),kafka/real_broker kafka/real_authentication) $(if $(filter kafka,$(CLIENTS)),kafka/real_to_inbox_one_effect kafka/real_crash_points kafka/real_three_nodes kafka/real_disk_full kafka/real_cluster_made_anew kafka/real_topics_made_anew) $(if $(filter aws,$(CLIENTS)),sinks/hanging_sink_alone aws/real_clients_read aws/second_stand_in aws/queues_made_anew) $(if $(filter prometheus,$(CLIENTS)),metrics/prometheus_scrapes) $(if $(filter receivers,$(CLIENTS)),receiving/in_other_languages) clients/orms_emit clients/through_pgbouncer' \
+		TESTS='$(if $(filter cdc,$(CLIENTS)),documents/cdc_with_debezium) $(if $(filter kafka kafka-short,$(CLIENTS)),kafka/real_broker kafka/real_authentication) $(if $(filter kafka,$(CLIENTS)),kafka/real_to_inbox_one_effect kafka/real_crash_points kafka/real_three_nodes kafka/real_disk_full kafka/real_cluster_made_anew kafka/real_topics_made_anew) $(if $(filter aws,$(CLIENTS)),sinks/hanging_sink_alone aws/real_clients_read aws/second_stand_in aws/queues_made_anew) $(if $(filter prometheus,$(CLIENTS)),metrics/prometheus_scrapes) $(if $(filter receivers,$(CLIENTS)),receiving/in_other_languages) $(if $(filter vendors,$(CLIENTS)),signing/profiles signing/authentication) clients/orms_emit clients/through_pgbouncer' \
 		test/bin/run tap
 
 # Takes each guard out of a copy and expects a test to turn red; MUTANTS=tick
@@ -246,7 +246,7 @@ help:
 	@echo "make test           the tests; LONG=1 runs all, TESTS='tenants test_address' some"
 	@echo "make torture        crash loops (ROUNDS), the random test, retention and the soak (MINUTES), fuzzing (FUZZ_SECONDS)"
 	@echo "make bench          throughput and latency"
-	@echo "make clients        Debezium, receivers, ORMs and drivers, from their registries; CLIENTS='python node' runs some"
+	@echo "make clients        Debezium, receivers, vendors' libraries, ORMs and drivers, from their registries; CLIENTS='python node' runs some"
 	@echo "make mutants        takes the guards out: does a test notice? MUTANTS='tick' tries some"
 	@echo "make permissions    writes test/permissions.txt and the counts in doc/security.md anew"
 	@echo "make asan|valgrind  the tests under a memory checker; STAGES=unit runs some"

@@ -29,7 +29,9 @@ text_key(const char *secret, OutboxKey *key)
 {
 	size_t len = strlen(secret);
 
-	if (len < OUTBOX_SECRET_MIN || len > OUTBOX_KEY_MAX)
+	/* The text of a private key is no key that a receiver could verify with. */
+	if (len < OUTBOX_SECRET_MIN || len > OUTBOX_KEY_MAX ||
+		strncmp(secret, OUTBOX_PRIVATE_PREFIX, strlen(OUTBOX_PRIVATE_PREFIX)) == 0)
 		return false;
 	for (size_t i = 0; i < len; i++)
 		if (secret[i] < ' ' || secret[i] > '~')

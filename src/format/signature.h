@@ -21,7 +21,7 @@ typedef enum OutboxHash
 typedef enum OutboxSecretForm
 {
 	OUTBOX_SECRET_BYTES,  /* "whsec_" and the base64 of 24 to 75 bytes */
-	OUTBOX_SECRET_TEXT,	  /* printable ASCII of 24 characters or more: the key as it is */
+	OUTBOX_SECRET_TEXT,	  /* printable ASCII, 24 or more, not "whsk_": the key as it is */
 	OUTBOX_SECRET_PRIVATE /* "whsk_" and the base64 of a private and its public key */
 } OutboxSecretForm;
 

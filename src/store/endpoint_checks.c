@@ -111,7 +111,7 @@ OUTBOX_FUNCTION(outbox_new_secret_1_0, 2)
 					 "A secret for ed25519 is \"whsk_\" followed by the base64 of a private key and its public key, 64 bytes. Leave it out to have one generated.") :
 				 form == OUTBOX_SECRET_TEXT ?
 				 errhint(
-					 "A secret whose text is the key has %d to %d characters of printable ASCII. Leave it out to have one generated.",
+					 "A secret whose text is the key has %d to %d characters of printable ASCII, and does not begin with \"whsk_\". Leave it out to have one generated.",
 					 OUTBOX_SECRET_MIN, OUTBOX_KEY_MAX) :
 				 errhint(
 					 "A secret is \"whsec_\" followed by the base64 of %d to %d random bytes. Leave it out to have one generated.",

@@ -3,8 +3,8 @@
  *	  Owns how SQL shows a request as it was sent or will be, without its secrets.
  *
  * It is made by the functions that the worker makes it with, of the endpoint's present
- * settings.  A key that is hidden signs, and each header of the endpoint itself has a
- * word in place of its value.
+ * settings.  One key that is hidden signs, whether one signed then or two did, and each
+ * header of the endpoint itself has a word in place of its value.
  */
 #include "base/outbox.h"
 
@@ -52,24 +52,18 @@ read_sender(Sender *s, int32 endpoint_id)
 	Jsonb	   *headers, *config;
 	ArrayType  *credentials;
 	char	  **names;
-	bool		rotates;
 	const char *problem = NULL;
 	const char *hint;
 
-	if (outbox_plan_run(
-			"SELECT outbox.shown(s.endpoint_id, s.url), s.format, s.headers,"
-			" s.config, s.credentials, s.batch_size,"
-			" COALESCE(k.previous_until > pg_catalog.clock_timestamp(), false)"
-			" FROM outbox.endpoint_settings s"
-			" LEFT JOIN outbox.endpoint_secrets k"
-			" ON k.endpoint_id = s.endpoint_id AND k.part = 0"
-			" WHERE s.endpoint_id = $1",
-			arg_int4(endpoint_id)) == 0)
+	if (outbox_plan_run("SELECT outbox.shown(s.endpoint_id, s.url), s.format, s.headers,"
+						" s.config, s.credentials, s.batch_size"
+						" FROM outbox.endpoint_settings s"
+						" WHERE s.endpoint_id = $1",
+						arg_int4(endpoint_id)) == 0)
 		return "the endpoint was dropped";
 	outbox_read_row(0, into_text(&s->target.url), into_text(&format),
 					into_varlena(JSONBOID, &headers), into_varlena(JSONBOID, &config),
-					into_varlena(TEXTARRAYOID, &credentials), into_int4(&s->batch_size),
-					into_bool(&rotates));
+					into_varlena(TEXTARRAYOID, &credentials), into_int4(&s->batch_size));
 	s->config.format = outbox_endpoint_format(format);
 	if (headers)
 		s->config.nheaders = outbox_endpoint_headers(headers, OUTBOX_LEFT_OUT,
@@ -84,9 +78,9 @@ read_sender(Sender *s, int32 endpoint_id)
 		for (int i = 0; i < s->target.ncredentials; i++)
 			s->target.credentials[i].name = names[i];
 	}
-	s->config.nkeys = rotates ? 2 : 1;
-	s->config.keys = palloc0(sizeof(OutboxKey) * 2);
-	s->config.keys[0].len = s->config.keys[1].len = OUTBOX_KEY_HIDDEN;
+	s->config.nkeys = 1;
+	s->config.keys = palloc0(sizeof(OutboxKey));
+	s->config.keys[0].len = OUTBOX_KEY_HIDDEN;
 	s->config.shape = outbox_options_take_shape(s->target.config, &s->target.nconfig,
 												&problem, &hint);
 	s->config.profile = &outbox_profile_standard;

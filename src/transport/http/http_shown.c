@@ -7,7 +7,10 @@
 
 #include <stdlib.h>
 
-/* Adds "Host" as libcurl writes it, and returns the path with its query, malloc'd. */
+/*
+ * Adds "Host" as libcurl writes it, and returns the path, encoded as libcurl encodes it,
+ * with its query, malloc'd.
+ */
 static char *
 take_url(CURLU *url, OutboxHeaders *out, bool *added)
 {
@@ -22,7 +25,7 @@ take_url(CURLU *url, OutboxHeaders *out, bool *added)
 
 	if (outbox_http_split_url(url, 0, host, sizeof(host), &port) == NULL &&
 		(host[0] || curl_url_get(url, CURLUPART_HOST, &literal, 0) == CURLUE_OK) &&
-		curl_url_get(url, CURLUPART_PATH, &path, 0) == CURLUE_OK)
+		curl_url_get(url, CURLUPART_PATH, &path, CURLU_URLENCODE) == CURLUE_OK)
 	{
 		(void) curl_url_get(url, CURLUPART_PORT, &given, CURLU_NO_DEFAULT_PORT);
 		(void) curl_url_get(url, CURLUPART_QUERY, &query, 0);

@@ -93,11 +93,11 @@ is(ask($shown), '5 days', 'reset brings the default back');
 
 endpoint($node, $receiver, 'watch', '/ok/watch', "topics => '{outbox.*}', disable_after => NULL");
 create('never', 'disable_after => NULL');
-create('edge', "disable_after => '3 s'");
+create('edge', "disable_after => '3 s', tenant => 'acme'");
 create('mixed', "disable_after => NULL, ordering => 'none'");
 create('probed', "disable_after => '12 s'");
 fails($_) foreach qw(never edge mixed probed);
-ask("SELECT outbox.emit('$_.x', '{}') FROM generate_series(1, 2)") foreach qw(never edge mixed);
+ask("SELECT outbox.emit('$_.x', '{}', tenant => 'acme') FROM generate_series(1, 2)") foreach qw(never edge mixed);
 ask("SELECT count(outbox.emit('probed.x', '{}')) FROM generate_series(1, 30)");
 
 # A success begins the time anew.
@@ -134,7 +134,8 @@ my @told = grep { $_->{headers}{'outbox-topic'} eq 'outbox.disabled' && decode_j
   $receiver->wait_delivered(3, path => '/ok/watch');
 is(scalar(@told), 1, 'it is told once');
 is(decode_json($told[0]{body})->{data}{reason}, $why, 'with the reason');
-ask("SELECT outbox.emit('edge.later', '{}')");
+is(decode_json($told[0]{body})->{data}{tenant}, 'acme', 'and the tenant');
+ask("SELECT outbox.emit('edge.later', '{}', tenant => 'acme')");
 ok(wait_sql($node, "SELECT pending + retrying = 3 AND dead = 0 AND state = 'disabled' AND reason = '$why' FROM outbox.stats"
 	  . " WHERE endpoint = 'edge'"), 'its events are kept');
 

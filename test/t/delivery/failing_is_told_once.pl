@@ -19,10 +19,10 @@ sub failing
 }
 
 endpoint($node, $receiver, 'watch', '/ok/watch', "topics => '{outbox.*}'");
-endpoint($node, $receiver, 'down', '/status/500/down', "topics => '{a.*}', ordering => 'none', max_in_flight => 1, backoff_base => '1 min', backoff_max => '1 h'");
+endpoint($node, $receiver, 'down', '/status/500/down', "topics => '{a.*}', tenant => 'acme', ordering => 'none', max_in_flight => 1, backoff_base => '1 min', backoff_max => '1 h'");
 endpoint($node, $receiver, 'mixed', '/ok/mixed', "topics => '{a.*}'");
 my $since = ask("SELECT created_at FROM outbox.endpoints WHERE name = 'down'");
-ask("SELECT count(outbox.emit('a.x', '{}')) FROM generate_series(1, 30)");
+ask("SELECT count(outbox.emit('a.x', '{}', tenant => 'acme')) FROM generate_series(1, 30)");
 ok(wait_sql($node, "SELECT state = 'backing_off' AND state_since > '$since' FROM outbox.stats WHERE endpoint = 'down'"), 'it backs off');
 $since = ask("SELECT state_since FROM outbox.stats WHERE endpoint = 'down'");
 
@@ -45,6 +45,7 @@ my @failing = failing();
 is(scalar(@failing), 1, 'after a while it is told');
 my $told = decode_json($failing[0]{body})->{data};
 is($told->{endpoint}, 'down', 'which');
+is($told->{tenant}, 'acme', 'whose');
 is($told->{reason}, 'the receiver answered 500', 'why');
 like($told->{since}, qr/^20\d\d-\d\d-\d\dT[\d:.]+\+00:00$/, 'since when');
 is(ask("SELECT created_at - (payload ->> 'since')::timestamptz BETWEEN '4 s' AND '1 h' FROM outbox.events WHERE topic = 'outbox.failing'"),
@@ -53,7 +54,7 @@ ok(wait_sql($node, "SELECT bool_and(status = 'delivered') FROM outbox.deliveries
 my $probes = scalar($receiver->requests(path => '/status/500/down'));
 restarted('fast');
 ok(wait_until { $receiver->requests(path => '/status/500/down') > $probes } 'a probe after the restart');
-ask("SELECT outbox.emit('a.x', '{}')");
+ask("SELECT outbox.emit('a.x', '{}', tenant => 'acme')");
 $receiver->wait_delivered(31, path => '/ok/mixed');
 is(scalar(failing()), 1, 'once, also over a restart');
 
@@ -71,7 +72,7 @@ ok(wait_sql($node, "SELECT state = 'running' FROM outbox.status"), 'running');
 ok(wait_sql($node, "SELECT state_since = '$recovered' AND state = 'active' FROM outbox.stats WHERE endpoint = 'down'"),
 	'since when it is active survives a restart, too');
 $receiver->control(path => '/status/500/down', behave => '/status/503');
-ask("SELECT count(outbox.emit('a.x', '{}')) FROM generate_series(1, 30)");
+ask("SELECT count(outbox.emit('a.x', '{}', tenant => 'acme')) FROM generate_series(1, 30)");
 ok(wait_until { failing() == 2 } 'told again');
 is(scalar(failing()), 2, 'a new period of failing is told of again');
 

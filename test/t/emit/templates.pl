@@ -88,6 +88,16 @@ ask(q[SELECT outbox.emit_bytes('bytes.sent', '\x00ff', 'application/pdf')]);
 ($r) = got('bytes', 1);
 is("$r->{headers}{'content-type'} $r->{body}", 'application/json {"a": null, "id": "bytes.sent"}', 'of bytes');
 
+# The examples of doc/wire.md
+sub masked { return $_[0] =~ s/"\d{4}-[0-9T:.-]+Z"/"(time)"/r =~ s/"[0-9a-f-]{36}"/"(id)"/r; }
+my ($section) = slurp_file("$OutboxTest::top/doc/wire.md") =~ /^### A payload of another shape\n(.*?)^\| place/ms;
+my ($sql) = $section =~ /```sql\n(.*?)```/s;
+my $here = $receiver->url('');
+ask($sql =~ s{http://127\.0\.0\.1:8080}{$here}gr);
+my %says = $section =~ /^\| `(\w+)` \| `(.*)` \|$/mg;
+is_deeply({ map { $_ => masked((got($_, 1))[0]{body}) } keys %says }, { map { $_ => masked($says{$_}) } keys %says }, 'what receivers of the document get');
+is(keys %says, 3, 'three of them');
+
 # The same bytes in each attempt, also after a restart
 create('again', { payload => { a => '{$.a}', at => '{time}' } }, q[format => 'raw']);
 ask(q[SELECT outbox.emit('again.x', '{"a": {"b": [1, 2.0]}}')]);

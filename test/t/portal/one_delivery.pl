@@ -100,8 +100,8 @@ is(delivery('some', $test)->{attempts}[0]{cause}, 'test', 'is one');
 # Secrets are left out, and a signature stands for itself.
 sub compare
 {
-	my ($name, $what, $event) = @_;
-	my $seen = ($receiver->requests(path => "/ok/$name"))[-1];
+	my ($name, $what, $event, $path) = @_;
+	my $seen = ($receiver->requests(path => $path // "/ok/$name"))[-1];
 	my $shown = delivery($name, $event)->{request};
 	my %got = %{ $seen->{headers} };
 	my %said = map { lc $_ => $shown->{headers}{$_} } keys %{ $shown->{headers} };
@@ -137,8 +137,14 @@ foreach my $case (
 	ask("SELECT outbox.portal_retry('acme', '$name', '$event')", 'portal');
 	ok(wait_sql($node, "SELECT count(*) = 3 FROM outbox.attempts WHERE endpoint = '$name'"), 'again');
 	compare($name, 'a resend', $event);
+	ask("SELECT outbox.portal_rotate_secret('acme', '$name')", 'portal');
+	compare($name, 'another secret since', $event);
 }
 ask("SELECT outbox.alter_endpoint('raw', format => 'standard')");
+
+# libcurl encodes the path.
+ask("SELECT outbox.create_endpoint('letters', '" . $receiver->url('/ok/uc') . q[' || U&'\00e4?q=%41', topics => '{letters}', tenant => 'acme')]);
+compare('letters', 'a URL with other letters', (delivered('letters', 'delivered'))[0], '/ok/uc%c3%a4');
 
 # --- Answers are a stranger's
 

@@ -95,6 +95,13 @@ is(ask("SELECT public_key FROM outbox.endpoints WHERE name = 'plain'"), '', 'ano
 refused(q[SELECT outbox.alter_endpoint('plain', config => '{"signature": "ed25519"}')], '22023', 'the former secret does not fit');
 ask(qq[SELECT outbox.alter_endpoint('plain', config => '{"signature": "ed25519"}', secret => '$private')]);
 is(ask("SELECT public_key FROM outbox.endpoints WHERE name = 'plain'"), $public, 'a key that is given');
+
+# Its text is no key: its customer could not verify, and what is signed would be a private key
+foreach my $config ('{"signature": "stripe"}', '{"signature_key": "text"}')
+{
+	refused("SELECT outbox.alter_endpoint('e', config => '$config')", '22023', "a private key does not fit $config");
+	refused("SELECT outbox.create_endpoint('text', '$url/text', topics => '{none}', config => '$config', secret => '$private')", '22023', 'nor does one that is given');
+}
 ask("UPDATE outbox.endpoint_secrets SET secret = 'sealed:1:damaged'");
 is(ask("SELECT count(*), count(public_key) FROM outbox.endpoints"), '2|0', 'keys that cannot be opened are not shown, and the view is');
 $node->stop;
