@@ -1,4 +1,4 @@
-# A column that was added to a table of outbox by hand is named, nothing is lost, and all goes on without it.
+# A column added by hand to a table of outbox is named, loses nothing, and may be dropped again.
 use strict;
 use warnings;
 
