@@ -504,7 +504,7 @@ BEGIN
     IF s.state = 'active' AND s.unverified THEN
         RAISE NOTICE 'endpoint "%" is unverified, and sends nothing until its receiver has answered the challenge', s.name;
     ELSIF s.state <> 'active' THEN
-        RAISE NOTICE 'endpoint "%" is %, and sends nothing until outbox.resume_endpoint() is called', s.name, s.state;
+        RAISE NOTICE 'endpoint "%" is %, and sends nothing until it is resumed', s.name, s.state;
     END IF;
 END $$;
 COMMENT ON FUNCTION outbox.note_inactive IS 'Says so (NOTICE) when an endpoint is paused, disabled or unverified';
@@ -682,7 +682,7 @@ BEGIN
        AND (url IS NOT NULL OR s.config IS DISTINCT FROM old.config)
        AND outbox.keeps_credentials(outbox.shown(s.endpoint_id, old.url), old.config,
                                     outbox.shown(s.endpoint_id, s.url), s.config) IS NOT TRUE THEN
-        RAISE EXCEPTION 'the credentials of endpoint "%" are for other servers', name
+        RAISE EXCEPTION 'the credentials of endpoint "%" are not for this URL and config', name
             USING ERRCODE = 'invalid_parameter_value', COLUMN = 'credentials',
                   HINT = 'Pass credentials with the new URL or config, the same or others, or reset => ''{credentials}''.';
     END IF;

@@ -87,7 +87,7 @@ part (path, schema) AS (
         SELECT concat('/', m.key), m.value
         FROM jsonb_each(CASE w.schemas WHEN 'members' THEN k.value ELSE '{}' END) m
         WHERE k.key <> 'dependencies' OR jsonb_typeof(m.value) <> 'array') c (path, schema))
-SELECT format('%s cannot be %s', x.path, left(x.value::text, 100))
+SELECT format('%s cannot be %s', COALESCE(NULLIF(x.path, ''), 'it'), left(x.value::text, 100))
 FROM (SELECT p.path, p.schema AS value FROM part p WHERE jsonb_typeof(p.schema) NOT IN ('object', 'boolean')
       UNION ALL
       SELECT concat(p.path, '/', k.key), k.value

@@ -332,6 +332,11 @@ SET search_path = pg_catalog, pg_temp SET jit = off SET plan_cache_mode = force_
 AS $$
 BEGIN
     PERFORM outbox.require_endpoint(endpoint, EXISTS (SELECT FROM outbox.endpoint_settings s WHERE s.name = endpoint));
+    IF event IS NULL THEN
+        RAISE EXCEPTION 'event must not be null'
+            USING ERRCODE = 'null_value_not_allowed', COLUMN = 'event',
+                  HINT = 'Pass the id of an event. outbox.deliveries has the ids.';
+    END IF;
     -- An application may use an id twice.  The page has the newest of its events.
     RETURN (SELECT outbox.request_of(endpoint, event, COALESCE(d.seq, (SELECT max(e.seq) FROM outbox.all_events e WHERE e.id = event)), d.status)
             FROM (SELECT) one LEFT JOIN LATERAL (

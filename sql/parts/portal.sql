@@ -257,9 +257,11 @@ BEGIN
                 RAISE EXCEPTION 'invalid %', setting
                     USING ERRCODE = 'invalid_parameter_value', COLUMN = setting, DETAIL = SQLERRM,
                           HINT = (SELECT format('Write it like {"%s": %s}.', setting,
-                                                CASE a.atttypid::regtype::text
-                                                    WHEN 'text[]' THEN '["order.*"]' WHEN 'jsonpath' THEN '"$.total > 100"'
-                                                    WHEN 'text' THEN '"text"' WHEN 'jsonb' THEN '{"name": "value"}' ELSE '10' END)
+                                                CASE a.atttypid
+                                                    WHEN 'text[]'::regtype THEN '["order.*"]'
+                                                    WHEN 'jsonpath'::regtype THEN '"$.total > 100"'
+                                                    WHEN 'text'::regtype THEN '"text"'
+                                                    WHEN 'jsonb'::regtype THEN '{"name": "value"}' ELSE '10' END)
                                   FROM pg_attribute a
                                   WHERE a.attrelid = 'outbox.endpoint_settings'::regclass AND a.attname = setting);
         END;

@@ -161,7 +161,11 @@ DECLARE
     unknown text;
     n int8;
 BEGIN
-    IF secrets IS NULL OR jsonb_typeof(secrets) <> 'object'
+    IF secrets IS NULL THEN
+        RAISE EXCEPTION 'secrets must not be null'
+            USING ERRCODE = 'null_value_not_allowed', COLUMN = 'secrets',
+                  HINT = 'Pass the name of each endpoint with its secret, like {"warehouse": "whsec_..."}.';
+    ELSIF jsonb_typeof(secrets) <> 'object'
        OR EXISTS (SELECT 1 FROM jsonb_each(CASE jsonb_typeof(secrets) WHEN 'object' THEN secrets END) g
                   WHERE jsonb_typeof(g.value) <> 'string') THEN
         RAISE EXCEPTION 'secrets must be an object of strings'

@@ -351,8 +351,8 @@ JOIN outbox.endpoint_settings s ON (s.tenant IS NULL OR s.tenant = e.tenant)
                                AND outbox.filter_matches(e.payload, s.filter) IS NOT FALSE
 WHERE outbox.log_xid(e.epoch, e.xid) IS NOT NULL;
 COMMENT ON VIEW outbox.deliveries IS
-'State of each event at each endpoint that subscribed to it when it was emitted, at most one settle interval '
-'old';
+'State of each event at each endpoint that it is for, by the topics and the filter that hold at its place in the log, at '
+'most one settle interval old';
 COMMENT ON COLUMN outbox.deliveries.event_id IS 'id of the event, its webhook-id';
 COMMENT ON COLUMN outbox.deliveries.seq IS 'number in the log (NULL: scheduled)';
 COMMENT ON COLUMN outbox.deliveries.topic IS 'topic';

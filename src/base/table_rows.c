@@ -11,6 +11,7 @@
 #include "access/tupmacs.h"
 #include "access/xact.h"
 #include "catalog/index.h"
+#include "catalog/partition.h"
 #include "catalog/pg_trigger.h"
 #include "commands/trigger.h"
 #include "executor/executor.h"
@@ -328,22 +329,67 @@ outbox_add_row(FunctionCallInfo fcinfo, OutboxRows *row)
 	row->n = 0;
 }
 
+/* A column that was added by hand, and dropped again, stays in the table's descriptor. */
+void
+outbox_expect_no_more_columns(Oid table, int n)
+{
+	char *column;
+
+	for (int i = n + 1; (column = get_attname(table, i, true)) != NULL; i++)
+	{
+		Oid owner = get_rel_relispartition(table) ? get_partition_parent(table, true) :
+													table;
+
+		if (get_attnum(table, column) == InvalidAttrNumber)
+			continue;
+		ereport(
+			ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg(
+				 "table \"%s.%s\" has a column \"%s\" that the library of outbox %s does not know",
+				 OUTBOX_SCHEMA, get_rel_name(owner), column, OUTBOX_VERSION),
+			 errhint(
+				 "If it was added by hand, drop it: ALTER TABLE %s.%s DROP COLUMN %s. If ALTER EXTENSION outbox UPDATE added it, restart the server with the library of the installed version.",
+				 OUTBOX_SCHEMA, quote_identifier(get_rel_name(owner)),
+				 quote_identifier(column))));
+	}
+}
+
+/* Row 'i'.  Columns that were dropped are NULL. */
+static HeapTuple
+form_row(TupleDesc desc, int columns, const OutboxRows *rows, int i)
+{
+	Datum *values = palloc0(sizeof(Datum) * desc->natts);
+	bool  *nulls = palloc(sizeof(bool) * desc->natts);
+
+	memset(nulls, true, desc->natts);
+	memcpy(values, rows->values + (size_t) i * columns, sizeof(Datum) * columns);
+	memcpy(nulls, rows->nulls + (size_t) i * columns, sizeof(bool) * columns);
+	return heap_form_tuple(desc, values, nulls);
+}
+
+static int
+count_rows(Relation rel, int columns, const OutboxRows *rows)
+{
+	if (RelationGetNumberOfAttributes(rel) > columns)
+		outbox_expect_no_more_columns(RelationGetRelid(rel), columns);
+	if (rows->n % columns != 0 || RelationGetNumberOfAttributes(rel) < columns)
+		elog(ERROR, "rows of \"%s\" do not have %d columns", RelationGetRelationName(rel),
+			 columns);
+	return (int) (rows->n / columns);
+}
+
 Datum
-outbox_rows_array(Oid table, const OutboxRows *rows, Oid *type)
+outbox_rows_array(Oid table, int columns, const OutboxRows *rows, Oid *type)
 {
 	Relation  rel = table_open(table, NoLock);
 	TupleDesc desc = RelationGetDescr(rel);
 	Oid		  row_type = rel->rd_rel->reltype;
-	int		  n = (int) (rows->n / desc->natts);
+	int		  n = count_rows(rel, columns, rows);
 	Datum	 *elems = palloc(sizeof(Datum) * Max(n, 1));
 
 	for (int i = 0; i < n; i++)
-	{
-		size_t first = (size_t) i * desc->natts;
-
-		elems[i] = HeapTupleGetDatum(
-			heap_form_tuple(desc, rows->values + first, rows->nulls + first));
-	}
+		elems[i] = HeapTupleGetDatum(form_row(desc, columns, rows, i));
 	table_close(rel, NoLock);
 	*type = get_array_type(row_type);
 	return PointerGetDatum(
@@ -352,11 +398,11 @@ outbox_rows_array(Oid table, const OutboxRows *rows, Oid *type)
 
 /* Rules and foreign tables are not handled: the tables are the extension's. */
 int
-outbox_append_rows(Oid table, const OutboxRows *rows)
+outbox_append_rows(Oid table, int columns, const OutboxRows *rows)
 {
 	Relation		 rel = table_open(table, NoLock);
 	TupleDesc		 desc = CreateTupleDescCopy(RelationGetDescr(rel));
-	int				 nrows = (int) (rows->n / desc->natts);
+	int				 nrows = count_rows(rel, columns, rows);
 	TupleTableSlot **slots = palloc(sizeof(TupleTableSlot *) * Max(nrows, 1));
 	ResultRelInfo	*info = makeNode(ResultRelInfo);
 	EState			*estate = begin_insert(info, rel, NULL);
@@ -369,12 +415,8 @@ outbox_append_rows(Oid table, const OutboxRows *rows)
 	 */
 	for (int i = 0; i < nrows; i++)
 	{
-		size_t first = (size_t) i * desc->natts;
-
 		slots[i] = MakeSingleTupleTableSlot(desc, &TTSOpsHeapTuple);
-		ExecStoreHeapTuple(heap_form_tuple(desc, rows->values + first,
-										   rows->nulls + first),
-						   slots[i], true);
+		ExecStoreHeapTuple(form_row(desc, columns, rows, i), slots[i], true);
 		slots[i]->tts_tableOid = table;
 	}
 	if (with_triggers)

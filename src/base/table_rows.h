@@ -109,16 +109,22 @@ extern Datum outbox_return_row(FunctionCallInfo fcinfo, const OutboxRows *row);
 extern void	 outbox_add_row(FunctionCallInfo fcinfo, OutboxRows *row);
 
 /*
- * Returns an array of the rows, which are rows of the table, and its type in '*type': an
- * argument for a statement that writes all of them.
+ * Throws (55000) if the table has a column behind the first 'n'.  Those that were dropped
+ * do not count.
  */
-extern Datum outbox_rows_array(Oid table, const OutboxRows *rows, Oid *type);
+extern void outbox_expect_no_more_columns(Oid table, int n);
 
 /*
- * Appends rows to one of the extension's tables, with one WAL record for a page of them.
- * The caller has locked the table.  Returns how many.
+ * Returns an array of the rows, which are rows of the table with its first 'columns', and
+ * its type in '*type': an argument for a statement that writes all of them.
  */
-extern int outbox_append_rows(Oid table, const OutboxRows *rows);
+extern Datum outbox_rows_array(Oid table, int columns, const OutboxRows *rows, Oid *type);
+
+/*
+ * Appends rows of the first 'columns' to one of the extension's tables, with one WAL
+ * record for a page of them.  The caller has locked the table.  Returns how many.
+ */
+extern int outbox_append_rows(Oid table, int columns, const OutboxRows *rows);
 
 /*
  * Inserts the row of a slot into one of the extension's tables, which the caller has

@@ -53,6 +53,16 @@
  * ---------------------------------------------------------------------
  */
 
+/* A slot for a row whose columns are NULL, also those that were dropped. */
+static TupleTableSlot *
+new_row(Relation rel)
+{
+	TupleTableSlot *slot = table_slot_create(rel, NULL);
+
+	memset(slot->tts_isnull, true, slot->tts_tupleDescriptor->natts);
+	return slot;
+}
+
 static void
 set_column(TupleTableSlot *slot, int attnum, const void *value)
 {
@@ -101,7 +111,7 @@ append(const OutboxNewEvent *e, bool has_id, pg_uuid_t *id)
 	int				  piece = outbox_current_piece();
 	Relation		  rel = outbox_log_table_open(&outbox_log_tables()->pieces[piece],
 												  RowExclusiveLock);
-	TupleTableSlot	 *slot = table_slot_create(rel, NULL);
+	TupleTableSlot	 *slot = new_row(rel);
 	int64			  epoch = outbox_current_epoch();
 	int64			  seq = outbox_number_draw();
 	TimestampTz		  now = GetCurrentTimestamp();
@@ -127,7 +137,7 @@ schedule(const OutboxNewEvent *e, bool has_id, pg_uuid_t *id)
 	FullTransactionId xid = GetTopFullTransactionId();
 	Relation		  rel = outbox_log_table_open(&outbox_log_tables()->scheduled,
 												  RowExclusiveLock);
-	TupleTableSlot	 *slot = table_slot_create(rel, NULL);
+	TupleTableSlot	 *slot = new_row(rel);
 	TimestampTz		  now = GetCurrentTimestamp();
 
 	if (!has_id)
@@ -141,8 +151,6 @@ schedule(const OutboxNewEvent *e, bool has_id, pg_uuid_t *id)
 	set_time(slot, Anum_scheduled_created_at, e->created_at != 0 ? e->created_at : now,
 			 true);
 	set_column(slot, Anum_scheduled_dedup_key, e->dedup_key);
-	for (int i = Anum_scheduled_failed_at; i <= Anum_scheduled_error; i++)
-		set_column(slot, i, NULL);
 	write_row(rel, slot, Anum_scheduled_topic, e);
 	OUTBOX_CRASH_POINT("emit.scheduled");
 }

@@ -69,8 +69,8 @@ static struct
 /* A row that arrives, and the event that it becomes. */
 typedef struct Taken
 {
-	Datum		   column[NTAKEN];
-	bool		   null[NTAKEN];
+	Datum		  *column; /* also columns that were added to the table by hand */
+	bool		  *null;
 	pg_uuid_t	   id;
 	OutboxNewEvent event;
 } Taken;
@@ -258,7 +258,7 @@ is_trigger_of_taken(FunctionCallInfo fcinfo)
 		!TRIGGER_FIRED_BY_INSERT(trigger->tg_event))
 		return false;
 	desc = RelationGetDescr(trigger->tg_relation);
-	if (desc->natts != NTAKEN)
+	if (desc->natts < NTAKEN)
 		return false;
 	for (int i = 0; i < NTAKEN; i++)
 		if (TupleDescAttr(desc, i)->atttypid != TEXTOID)
@@ -281,6 +281,9 @@ OUTBOX_FUNCTION(outbox_take_1_0, 0)
 				 errmsg(
 					 "outbox.take() is a trigger of outbox.emitted and outbox.deferred"),
 				 errhint("It belongs to no other table.")));
+	t.column = palloc(sizeof(Datum) *
+					  RelationGetNumberOfAttributes(trigger->tg_relation));
+	t.null = palloc(sizeof(bool) * RelationGetNumberOfAttributes(trigger->tg_relation));
 	heap_deform_tuple(trigger->tg_trigtuple, RelationGetDescr(trigger->tg_relation),
 					  t.column, t.null);
 	readable = make_readable(&t);

@@ -28,6 +28,7 @@
 #include "utils/uuid.h"
 #include "utils/xid8.h"
 
+#include "base/table_rows.h"
 #include "base/version.h"
 #include "log/event_stamp.h"
 #include "server/shmem.h"
@@ -136,8 +137,9 @@ static Oid
 find_table(Oid schema, const char *name, const char *const *columns, int n)
 {
 	Oid	 relid = find_relation(schema, name);
-	bool same = get_attname(relid, n + 1, true) == NULL;
+	bool same = true;
 
+	outbox_expect_no_more_columns(relid, n);
 	for (int i = 0; same && i < n; i++)
 		same = get_attnum(relid, columns[i]) == i + 1;
 	if (!same)

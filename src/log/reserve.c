@@ -144,7 +144,7 @@ outbox_reserve_fill(void *unused)
 		memset(row, 'x', ROW_SIZE);
 		for (int i = 0; i < missing; i++)
 			put_value(&rows, PointerGetDatum(cstring_to_text_with_len(row, ROW_SIZE)));
-		outbox_append_rows(RelationGetRelid(reserve), &rows);
+		outbox_append_rows(RelationGetRelid(reserve), 1, &rows);
 	}
 	if (reserve)
 		table_close(reserve, NoLock);

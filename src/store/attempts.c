@@ -381,7 +381,8 @@ write_runs(int piece)
 			run[k]->in_run = true;
 	}
 	if (rows.n > 0)
-		outbox_append_rows(outbox_table_oid(OUTBOX_TABLE_ATTEMPT_RUNS_0 + piece), &rows);
+		outbox_append_rows(outbox_table_oid(OUTBOX_TABLE_ATTEMPT_RUNS_0 + piece), 9,
+						   &rows);
 }
 
 static void
@@ -419,7 +420,8 @@ write_rows(int piece)
 		put_text(&rows, a->details->body);
 	}
 	if (rows.n > 0)
-		outbox_append_rows(outbox_table_oid(OUTBOX_TABLE_ATTEMPT_LOG_0 + piece), &rows);
+		outbox_append_rows(outbox_table_oid(OUTBOX_TABLE_ATTEMPT_LOG_0 + piece), 16,
+						   &rows);
 }
 
 void

@@ -108,13 +108,13 @@ OUTBOX_FUNCTION(outbox_new_secret_1_0, 2)
 			(OUTBOX_INVALID("secret"), errmsg("invalid secret"),
 			 form == OUTBOX_SECRET_PRIVATE ?
 				 errhint(
-					 "A secret for ed25519 is \"whsk_\" followed by the base64 of a private key and its public key, 64 bytes. Leave it out to have one generated.") :
+					 "A secret for ed25519 is \"whsk_\" followed by the base64 of a private key and its public key, 64 bytes. A new endpoint gets one if none is passed.") :
 				 form == OUTBOX_SECRET_TEXT ?
 				 errhint(
-					 "A secret whose text is the key has %d to %d characters of printable ASCII, and does not begin with \"whsk_\". Leave it out to have one generated.",
+					 "A secret whose text is the key has %d to %d characters of printable ASCII, and does not begin with \"whsk_\". A new endpoint gets one if none is passed.",
 					 OUTBOX_SECRET_MIN, OUTBOX_KEY_MAX) :
 				 errhint(
-					 "A secret is \"whsec_\" followed by the base64 of %d to %d random bytes. Leave it out to have one generated.",
+					 "A secret is \"whsec_\" followed by the base64 of %d to %d random bytes. A new endpoint gets one if none is passed.",
 					 OUTBOX_SECRET_MIN, OUTBOX_SECRET_MAX)));
 	PG_RETURN_DATUM(PG_GETARG_DATUM(1));
 }

@@ -303,7 +303,8 @@ write_some(void)
 	}
 	for (int i = 0; i < (int) lengthof(w.rows); i++)
 		if (w.rows[i].n > 0)
-			outbox_append_rows(outbox_table_oid(OUTBOX_TABLE_FIGURES_0 + i), &w.rows[i]);
+			outbox_append_rows(outbox_table_oid(OUTBOX_TABLE_FIGURES_0 + i), 5,
+							   &w.rows[i]);
 	OUTBOX_CRASH_POINT("figures.written");
 	commit(&w);
 	return nblocks;

@@ -315,7 +315,8 @@ static void
 write_rows(const OutboxRows *rows)
 {
 	Oid	  type;
-	Datum array = outbox_rows_array(outbox_table_oid(OUTBOX_TABLE_PARKED), rows, &type);
+	Datum array = outbox_rows_array(outbox_table_oid(OUTBOX_TABLE_PARKED), 14, rows,
+									&type);
 
 	outbox_plan_run(
 		"INSERT INTO outbox.parked AS p SELECT * FROM pg_catalog.unnest($1)"

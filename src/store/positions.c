@@ -534,7 +534,7 @@ outbox_positions_write(OutboxPositions *p)
 								outbox_append_rows(outbox_table_oid(
 													   OUTBOX_TABLE_POSITIONS_0 +
 													   p->piece),
-												   &p->rows));
+												   22, &p->rows));
 }
 
 void
@@ -561,5 +561,5 @@ outbox_positions_write_tick(const OutboxTick *tick, int piece)
 	/* The one that adopt() makes has no bound, and numbers go on behind the one that is stored. */
 	put_value(&rows, Int64GetDatum(Min(tick->seq_high, highest)));
 	put_value(&rows, Int32GetDatum(clock));
-	outbox_append_rows(outbox_table_oid(table), &rows);
+	outbox_append_rows(outbox_table_oid(table), 7, &rows);
 }

@@ -119,7 +119,13 @@ def batch_members(headers, body):
     cloudevents = headers.get("content-type", "").startswith(
         "application/cloudevents-batch+json")
     members = []
-    for item in json.loads(body):
+    try:
+        items = json.loads(body)
+    except ValueError:
+        return None
+    if not all(isinstance(item, dict) and "id" in item for item in items):
+        return None
+    for item in items:
         data = item.get("data")
         members.append({
             "id": item["id"],

@@ -4,6 +4,7 @@ use strict;
 use warnings;
 
 use Encode ();
+use HTTP::Tiny;
 use OutboxTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
@@ -139,6 +140,9 @@ is(scalar(() = $receiver->requests(path => '/ok/raw', id => $id)),
 	0, 'a dropped endpoint gets nothing');
 is(scalar(grep { $_->{signature} ne 'valid' } $receiver->requests),
 	0, 'every signature was valid');
+
+is(HTTP::Tiny->new->post($receiver->url('/ok/array'), { content => $_ })->{status}, 200, "the tests' receiver takes $_ for no batch")
+  foreach '[1, "a"]', '[{"a": 1}]', '[a';
 
 $node->stop;
 done_testing();

@@ -52,7 +52,7 @@ refused(q{SELECT outbox.set_event_type(NULL)}, '22004', 'topic must not be null'
 refused(q{SELECT outbox.set_event_type('a b')}, '22023', 'invalid topic "a b"', 'A topic is made of', 'no such topic');
 refused(q{SELECT outbox.set_event_type('order.*')}, '22023', 'invalid topic', 'A topic is made of', 'a pattern');
 refused(q{SELECT outbox.set_event_type('outbox.dead')}, '42939', 'topic "outbox.dead" is reserved', 'Topics that', 'a topic of outbox');
-refused(q{SELECT outbox.set_event_type('a', schema => '[1]')}, '22023', 'invalid schema', 'A JSON Schema is', 'no schema');
+refused(q{SELECT outbox.set_event_type('a', schema => '[1]')}, '22023', 'invalid schema of event type "a": it cannot be \[1\]', 'A JSON Schema is', 'no schema');
 foreach my $schema ('"object"', '{"type": "strnig"}', '{"type": []}', '{"type": ["string", 1]}', '{"properties": ["id"]}',
 	'{"properties": {"id": {"type": "int"}}}', '{"properties": {"a": {"items": [{}, {"not": 1}]}}}', '{"required": "id"}',
 	'{"required": [1]}', '{"maxLength": "7"}', '{"minItems": -1}', '{"maxItems": 0.5}', '{"multipleOf": 0}', '{"anyOf": {}}',

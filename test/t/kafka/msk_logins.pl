@@ -167,7 +167,7 @@ shows('wrong', "state = 'backing_off' AND reason = 'not authenticated: [4711]: A
 my $waits = emit($node, 'wrong', '{}');
 my @right = own_keys('AKIAONE', "s/e+c=ret-AKIAONE-$$");
 like(($node->psql('postgres', "SELECT outbox.alter_endpoint('wrong', config => " . json(%iam, region => 'us-east-1') . ')'))[2],
-	qr/the credentials of endpoint "wrong" are for other servers/, 'another region needs credentials of its own');
+	qr/the credentials of endpoint "wrong" are not for this URL and config/, 'another region needs credentials of its own');
 ask("SELECT outbox.alter_endpoint('wrong', config => " . json(%iam, region => 'us-east-1') . ", credentials => @right)");
 shows('wrong', "state = 'backing_off' AND reason = 'not authenticated: [4711]: Access denied: the token is for something else'", 'and so is a wrong region');
 ask("SELECT outbox.alter_endpoint('wrong', config => " . json(%iam, region => $region) . ", credentials => @right)");

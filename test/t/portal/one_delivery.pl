@@ -181,6 +181,8 @@ foreach my $n (1, 2)
 $d = delivery('some', $twice);
 is($d->{event}{payload}{n}, ($d->{request}{body} // '') =~ /"n": 2/ ? 2 : 1, 'the content is that of the event whose delivery is shown');
 like(ask("SELECT outbox.delivery_request('some', '$twice') ->> 'body'"), qr/"n": 2/, 'and an operator sees the same request');
+my (undef, undef, $null) = $node->psql('postgres', "\\set VERBOSITY verbose\nSELECT outbox.delivery_request('some', NULL)");
+like($null, qr/22004: event must not be null.*HINT/s, 'NULL is no event that is gone');
 like($d->{request}{body}, qr/"n": 2/, 'of the newer event');
 
 # --- Why nothing is sent

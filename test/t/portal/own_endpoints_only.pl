@@ -280,6 +280,8 @@ foreach my $case (
 {
 	like(says("SELECT outbox.$case->[0]"), qr/\Q$case->[1]\E/, $case->[0] =~ s/http[^'"]*//gr);
 }
+like(says("SET quote_all_identifiers = on; SELECT outbox.portal_alter_endpoint('acme', '$name{acme}', '{\"topics\": [1]}')"),
+	qr/HINT:  Write it like \{"topics": \["order\.\*"\]\}\./, 'a hint is right however identifiers are quoted');
 ask("SELECT outbox.set_portal_limits('acme', settings => '{}')");
 like(says(qq(SELECT outbox.portal_alter_endpoint('acme', '$name{acme}', '{"url": "$url{acme}"}'))),
 	qr/HINT:  Ask the operator\.$/, 'a hint where it may choose nothing');
@@ -427,7 +429,7 @@ foreach my $case (
 	[ '{"credentials": {"client_secret": "x"}, "config": {"client_id": "x", "token_url": "https://169.254.169.254/x"}}', '' ],
 	[ '{"credentials": {"client_secret": "x"}, "config": {"client_id": "x", "token_url": "file:///etc/passwd"}}', '' ],
 	[ '{"credentials": {"client_secret": "x"}, "config": {"client_id": "x", "token_url": "http://8.8.8.8/"}}', '' ],
-	[ '{"url": "https://thief.example/"}', 'are for other servers HINT:  Pass "credentials" with it, the same or others, or null.' ])
+	[ '{"url": "https://thief.example/"}', 'are not for this URL and config HINT:  Pass "credentials" with it, the same or others, or null.' ])
 {
 	my ($settings, $words) = @$case;
 	my $answer = alters('auth', $settings);
@@ -442,7 +444,7 @@ is(portal("SELECT count(*) FROM (SELECT outbox.portal_endpoints('auth')::text UN
 
 # What the operator gave goes nowhere else, whatever the tenant chooses.
 ask(qq~SELECT outbox.alter_endpoint('$auth->{name}', config => '{"client_id": "x", "token_url": "https://login.example/"}', credentials => '{"client_secret": "operators"}')~);
-like(alters('auth', '{"config": {"client_id": "x", "token_url": "https://thief.example/"}}'), qr/22023: .* are for other servers/, 'not to another token server');
+like(alters('auth', '{"config": {"client_id": "x", "token_url": "https://thief.example/"}}'), qr/22023: .* are not for this URL and config/, 'not to another token server');
 like(alters('auth', '{"credentials": null, "config": null}'), qr/^ok: /, 'null takes them away');
 is(ask("SELECT credentials IS NULL AND config IS NULL FROM outbox.endpoints WHERE name = '$auth->{name}'"), 't', 'both');
 portal("SELECT outbox.portal_drop_endpoint('auth', '$auth->{name}', discard => true)");
@@ -617,6 +619,7 @@ foreach my $case ([ '[1]', '22023: secrets must be an object of strings HINT' ],
 {
 	like(says("SELECT outbox.set_secrets('$case->[0]')", 'postgres'), qr/\Q$case->[1]\E/, "$case->[1]");
 }
+like(says('SELECT outbox.set_secrets(NULL)', 'postgres'), qr/22004: secrets must not be null HINT/, 'NULL is no object');
 is(ask("SELECT outbox.set_secrets('$kept') = (SELECT count(*) FROM outbox.endpoint_settings)"), 't', 'all secrets in one call');
 is(ask('SELECT jsonb_object_agg(name, outbox.endpoint_secret(name)) FROM outbox.endpoint_settings'), $kept, 'are there again');
 foreach my $tenant (qw(acme globex))

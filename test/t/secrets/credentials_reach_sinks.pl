@@ -156,7 +156,7 @@ ask(q[SELECT outbox.create_endpoint('moved', 'null://h/ok', topics => '{moved}',
 foreach my $url ('null://evil/ok', 'null://h,evil/ok', 'null://h:1/ok')
 {
 	($rc, $out, $err) = $node->psql('postgres', "\\set VERBOSITY verbose\nSELECT outbox.alter_endpoint('moved', url => '$url')");
-	like($err, qr/22023: the credentials of endpoint "moved" are for other servers.*HINT/s, "$url: refused with the stored credentials");
+	like($err, qr/22023: the credentials of endpoint "moved" are not for this URL and config.*HINT/s, "$url: refused with the stored credentials");
 }
 ask(q[SELECT outbox.alter_endpoint('moved', url => 'null://H/ok?other')]);
 ask(q[SELECT outbox.alter_endpoint('moved', url => 'null://g/ok', credentials => '{"token": "of g"}')]);

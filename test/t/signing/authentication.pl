@@ -331,6 +331,6 @@ like($error, qr/credentials/, 'and so does another token server');
 # A tenant cannot send to itself what it cannot see
 ask(q[SELECT outbox.create_endpoint('given', 'https://partner.example/', tenant => 'acme', credentials => '{"token": {"file": "bearer"}}')]);
 ($error) = ($node->psql('postgres', q[SELECT outbox.portal_alter_endpoint('acme', 'given', '{"url": "https://own.example/"}')]))[2];
-like($error, qr/the credentials of endpoint "given" are for other servers/, 'the portal sends no credential in a file to another URL');
+like($error, qr/the credentials of endpoint "given" are not for this URL and config/, 'the portal sends no credential in a file to another URL');
 
 done_testing();
