@@ -11,13 +11,19 @@ CREATE FUNCTION outbox.log_size_now(OUT bytes int8, OUT min_seq int8, OUT oldest
 LANGUAGE plpgsql STABLE SECURITY DEFINER COST 1 SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'
 AS $$
 BEGIN
-    SELECT l.bytes, l.min_seq, l.oldest_at, l.max_seq
+    SELECT pg_total_relation_size('outbox.events_0') + pg_total_relation_size('outbox.events_1')
+           + pg_total_relation_size('outbox.events_2'),
+           m.seq, m.created_at, CASE WHEN q.is_called THEN q.last_value ELSE 0 END
     INTO log_size_now.bytes, log_size_now.min_seq, log_size_now.oldest_at, log_size_now.max_seq
-    FROM outbox.log_size l;
+    FROM outbox.events_seq q
+    LEFT JOIN (SELECT e.seq, e.created_at FROM outbox.events e ORDER BY e.seq LIMIT 1) m ON true;
+    RAISE EXCEPTION USING ERRCODE = 'OB000', MESSAGE = 'the locks are given back';
 EXCEPTION
-    WHEN lock_not_available THEN NULL;
+    WHEN lock_not_available OR SQLSTATE 'OB000' THEN NULL;
 END $$;
-COMMENT ON FUNCTION outbox.log_size_now IS 'outbox.log_size (NULL: one of its tables is locked)';
+COMMENT ON FUNCTION outbox.log_size_now IS
+'How large the log is, in bytes, from and to which number it goes, and when its oldest event was emitted (NULL: it is '
+'empty, or one of its tables is locked). It keeps no lock of the log';
 
 CREATE FUNCTION outbox.size_now(tables text[]) RETURNS int8
 LANGUAGE plpgsql STABLE COST 1 SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms'

@@ -96,20 +96,6 @@ COMMENT ON COLUMN outbox.endpoints.log_attempts IS
 COMMENT ON COLUMN outbox.endpoints.public_key IS
 'key that verifies its signatures (NULL: they are not ed25519, or the private key cannot be opened)';
 
-CREATE VIEW outbox.log_size AS
-SELECT l.bytes, m.min_seq, m.oldest_at, CASE WHEN q.is_called THEN q.last_value ELSE 0 END AS max_seq
-FROM (SELECT pg_total_relation_size('outbox.events_0')
-             + pg_total_relation_size('outbox.events_1')
-             + pg_total_relation_size('outbox.events_2') AS bytes) l
-CROSS JOIN outbox.events_seq q
-LEFT JOIN (SELECT e.seq AS min_seq, e.created_at AS oldest_at
-           FROM outbox.events e ORDER BY e.seq LIMIT 1) m ON true;
-COMMENT ON VIEW outbox.log_size IS 'How large the log is, and from where to where it goes';
-COMMENT ON COLUMN outbox.log_size.bytes IS 'size of the log with its indexes, in bytes';
-COMMENT ON COLUMN outbox.log_size.min_seq IS 'lowest number in the log (NULL: the log is empty)';
-COMMENT ON COLUMN outbox.log_size.oldest_at IS 'when that event was emitted (NULL: the log is empty)';
-COMMENT ON COLUMN outbox.log_size.max_seq IS 'highest number that was drawn (0: none)';
-
 -- A function, so that PostgreSQL does not take the view for dear enough to compile it.
 CREATE FUNCTION outbox.parked_counts(endpoint_id int4, OUT retrying int8, OUT blocked int8, OUT dead int8)
 LANGUAGE plpgsql STABLE SECURITY DEFINER COST 1 SET search_path = pg_catalog, pg_temp

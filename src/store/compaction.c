@@ -112,11 +112,9 @@ outbox_positions_want_compaction(TimestampTz now)
 	if (!outbox_serves_database() || now < compact_at ||
 		rows <= (uint32) Max(MAX_POSITION_ROWS, ROWS_PER_KEPT * compacted))
 		return false;
-	if (rows > (uint32) Max(MANY_POSITION_ROWS, ROWS_PER_KEPT * compacted))
-		return true;
 	compact_at = now + COMPACT_AGAIN; /* to look for standbys again */
 	standby = may_have_standby(&is_read);
-	return !(standby && is_read) &&
+	return (rows > MANY_POSITION_ROWS || !(standby && is_read)) &&
 		now - compacted_at >= (standby ? COMPACT_EVERY : COMPACT_APART);
 }
 

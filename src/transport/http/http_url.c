@@ -129,7 +129,8 @@ check_parsed(CURLU *url, const char **hint)
 	}
 	else if (curl_url_get(url, CURLUPART_HOST, &host, AS_LOOKED_UP) != CURLUE_OK)
 	{
-		*hint = "Write the URL as https://host/path.";
+		*hint =
+			"Write the URL as https://host/path, and letters outside ASCII in the ASCII form of the name (xn--...).";
 		complaint = "the URL has no host, or none that can be looked up";
 	}
 	else if (curl_url_get(url, CURLUPART_USER, &user, 0) == CURLUE_OK ||

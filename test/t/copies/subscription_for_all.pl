@@ -127,6 +127,23 @@ SKIP:
 	ask($target, 'DROP SUBSCRIPTION numbers');
 }
 
+# ---- all tables but one
+
+SKIP:
+{
+	skip 'PostgreSQL before 19 has no publication of all tables but some', 4 if $node->pg_version < 19;
+	ask($_, 'CREATE TABLE apart (n int PRIMARY KEY); CREATE TABLE taken (n int PRIMARY KEY)') foreach $node, $target;
+	ask($node, 'INSERT INTO apart VALUES (1); INSERT INTO taken VALUES (1)');
+	ask($node, 'CREATE PUBLICATION but_one FOR ALL TABLES EXCEPT (TABLE apart, orders, more)');
+	($rc, $out, $err) = $target->psql('postgres', "CREATE SUBSCRIPTION but_one CONNECTION '$connstr' PUBLICATION but_one");
+	like($err, qr/NOTICE:  subscription "but_one" leaves out the tables of outbox/, 'all but one: the command says so');
+	ok(wait_sql($target, 'SELECT count(*) = 1 FROM taken'), 'all but one: another one arrives');
+	is(ask($target, "SELECT string_agg(r.srrelid::regclass::text, ' ') FROM pg_subscription_rel r JOIN pg_subscription s ON s.oid = r.srsubid WHERE s.subname = 'but_one'"),
+		'taken', 'all but one: it alone is listed');
+	is(ask($target, 'SELECT count(*) FROM apart'), '0', 'all but one: the one does not');
+	ask($target, 'DROP SUBSCRIPTION but_one');
+}
+
 # ---- with a log of its own
 
 my $third = OutboxTest::Receiver->new('target');

@@ -316,7 +316,7 @@ my @internal = qw(
   endpoint_positions endpoint_public_key endpoint_stats events_taken farthest_behind figures_of
   figures_shown figures_sum fill_id find_endpoint follow_anew forget_at_sources forget_events forgets forgotten_at
   header_object insert_outgoing is_asked is_pending keep_sources keeps_credentials kept_for lock_endpoint lock_source
-  lock_tenant log_deliveries log_owner log_size log_size_now log_xid make_room metric_names metric_series new_secret newest_position
+  lock_tenant log_deliveries log_owner log_size_now log_xid make_room metric_names metric_series new_secret newest_position
   next_seq note_change note_inactive note_missed order_key origins_changed page_bound page_endpoints page_rows
   parked_counts pending_seqs portal_change portal_cipher portal_cursor portal_hint portal_key
   portal_noted portal_own portal_reason portal_settings portal_spend portal_spend_challenges position_now probe refuse_copy refuse_snapshot

@@ -33,7 +33,9 @@ foreach my $filter (
 	'$' . '[0, 0]' x 30 . ' == 1',
 	'$.**.a == 1',
 	'exists($.a[*] ? (exists($.b[*] ? (@ == 1))))',
-	'$.a[*] == $.b[*]')
+	'$.a[*] == $.b[*]',
+	# one of them makes a text longer
+	$node->pg_version < 19 ? () : map { "\$.a.$_ == \"x\"" } qw|replace("a","aaa") lower() upper() initcap() ltrim() rtrim("x") btrim() split_part(",",2)|)
 {
 	my (undef, undef, $err) = $node->psql('postgres',
 		"\\set VERBOSITY verbose\nSELECT outbox.portal_alter_endpoint('acme', 'f', jsonb_build_object('filter', \$f\$$filter\$f\$))");

@@ -29,7 +29,9 @@ foreach my $view (@views)
 {
 	$reader->query_safe('BEGIN');
 	$reader->query_safe($view);
-	is($reader->query_safe("SELECT string_agg(relation::regclass::text, ' ') FROM pg_locks WHERE pid = pg_backend_pid() AND relation::regclass::text LIKE 'outbox.position%'"),
+	# Views that show events name the pieces of the log or of attempts, which are emptied in turn.
+	my $emptied = $view =~ /attempts|events|dead_letters|deliveries|outgoing|dump|ticks/ ? '^outbox.position' : '^outbox.(position|events_[0-9]|ticks|attempt_)';
+	is($reader->query_safe("SELECT string_agg(relation::regclass::text, ' ') FROM pg_locks WHERE pid = pg_backend_pid() AND relation::regclass::text ~ '$emptied'"),
 		'', "$view: no lock is kept");
 	$reader->query_safe('ROLLBACK');
 }

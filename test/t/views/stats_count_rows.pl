@@ -75,7 +75,7 @@ LEFT JOIN LATERAL (
     SELECT l.bytes * count(*) FILTER (WHERE NOT pg_visible_in_snapshot(e.xid, p.read)
                                       AND NOT COALESCE(e.seq <= p.last_seq AND pg_visible_in_snapshot(e.xid, p.reading), false))
            / count(*) AS bytes
-    FROM outbox.events e, outbox.endpoint_positions p, outbox.log_size l
+    FROM outbox.events e, outbox.endpoint_positions p, outbox.log_size_now() l
     WHERE p.name = s.endpoint GROUP BY l.bytes) b ON true
 SQL
 
