@@ -14,7 +14,10 @@ use Test::More;
 
 plan skip_all => 'outbox_kafka was not built: it needs librdkafka-dev' unless is_installed('outbox_kafka');
 
-my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, kafka'\n");
+my $dir = PostgreSQL::Test::Utils::tempdir();
+make_ca($dir, 'authority');
+make_cert($dir, 'broker', 'authority', 'DNS:localhost,IP:127.0.0.1');
+my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, kafka'\noutbox.ssl_ca_file = '$dir/authority.crt'\n");
 my $beside = OutboxTest::Beside->new($node);
 my $worker = $beside->{worker};
 my $hostile = start_hostile('kafka');
@@ -128,6 +131,22 @@ my ($large) = values %{ start_hostile('kafka', 'has 90,000 partitions')->{port} 
 ask("SELECT outbox.create_endpoint('large', 'kafka://127.0.0.1:$large/t', '{large}', timeout => '1 min')");
 emit($node, 'large', '{}');
 endpoint_shows($node, 'large', "state = 'backing_off' AND reason = 'its brokers keep threads of librdkafka busy with nothing'", 'so is one whose answers keep them busy');
+
+ask("SELECT outbox.drop_endpoint('large', discard => true)");
+
+# Servers that are hostile before a broker's first byte
+my %tls = map { $_ => start_hostile_tls($_, "$dir/broker") } 'tickets', 'key updates', 'large modulus', 'ffdhe8192', 'certificate requests';
+my %tls_name = map { ("t$tls{$_}{port}" => $_) } keys %tls;
+$fine = $beside->delivered;
+ask(join ';', map { "SELECT outbox.create_endpoint('$_', 'kafkas://127.0.0.1:$tls{$tls_name{$_}}{port}/t', '{tls}', timeout => '4 s')" } sort keys %tls_name);
+emit($node, 'tls', '{}');
+all_of('each TLS server is met', sub { return grep { !lines_of($tls{$_}{journal}, qr/./) } sort keys %tls });
+all_of('each is worked on', sub { return split /\n/, ask("SELECT endpoint FROM outbox.stats WHERE endpoint ~ '^t\\d' AND delivered = 0 AND failed_attempts = 0 AND reason IS NULL") });
+note(ask("SELECT string_agg(concat_ws(' ', endpoint, state, reason, last_error), E'\\n') FROM outbox.stats WHERE endpoint ~ '^t\\d'") =~ s/^(t\d+)/$tls_name{$1}/grm);
+$beside->goes_on(40, $fine);
+$beside->lives('and the worker lives');
+ask("SELECT outbox.drop_endpoint(name, discard => true) FROM outbox.endpoints WHERE name <> 'fine'");
+all_of('their threads end', sub { return threads() > $threads ? threads() . " instead of $threads" : () });
 
 is(ask('SELECT restarts FROM outbox.workers'), '0', 'the worker has lived through all of it');
 
