@@ -37,6 +37,8 @@ sub shown
 }
 
 my ($threads, $pipes) = (threads(), pipes());
+wait_sql($node, 'SELECT resident_limit > 0 FROM outbox.workers');
+my $bound = ask('SELECT resident_limit FROM outbox.workers');
 ask(join ';', map { "SELECT outbox.create_endpoint('$_', 'kafka://127.0.0.1:$port{$name{$_}}/t', '{hostile}', timeout => '4 s', backoff_base => '1 s', backoff_max => '2 s')" } sort keys %name);
 ask(q{SELECT count(outbox.emit('hostile', '{}', key => 'k' || n)) FROM generate_series(1, 5) n});
 my $count = keys %port;
@@ -49,6 +51,7 @@ note(sprintf '%d threads, %d pipes', threads(), pipes());
 my $nice = niceness($worker);
 wait_until { threads() > $threads && $threads >= grep { niceness($_) < $nice + 5 } map { m{(\d+)$} } glob "/proc/$worker/task/*" } 'the threads of librdkafka come after the worker';
 
+ok(wait_sql($node, "SELECT resident_limit > $bound + $count * 0.5 * 244 * 1024 FROM outbox.workers"), 'the bound of memory has the links');
 my %before = shown();
 my $memory = private_memory($worker);
 my $fine = $beside->delivered;
@@ -147,6 +150,7 @@ $beside->goes_on(40, $fine);
 $beside->lives('and the worker lives');
 ask("SELECT outbox.drop_endpoint(name, discard => true) FROM outbox.endpoints WHERE name <> 'fine'");
 all_of('their threads end', sub { return threads() > $threads ? threads() . " instead of $threads" : () });
+ok(wait_sql($node, "SELECT abs(resident_limit - $bound) < 4 * 1048576 FROM outbox.workers"), 'and no more when they are gone');
 
 is(ask('SELECT restarts FROM outbox.workers'), '0', 'the worker has lived through all of it');
 
