@@ -612,7 +612,7 @@ COMMENT ON COLUMN outbox.workers.memory IS
 COMMENT ON COLUMN outbox.workers.resident IS
 'bytes of the process alone, up to a second or an event old (NULL: the system does not say)';
 COMMENT ON COLUMN outbox.workers.resident_limit IS
-'bound of these bytes, with so many endpoints and requests, and these settings (NULL: not known yet)';
+'bound of these bytes, with so many endpoints and connections, and these settings (NULL: not known yet)';
 
 -- The list of outbox.metrics().
 CREATE VIEW outbox.metric_names AS

@@ -26,6 +26,7 @@
 
 size_t outbox_memory_used;
 size_t outbox_memory_peak;
+size_t outbox_memory_connections;
 
 void
 outbox_memory_init(void)
@@ -36,13 +37,12 @@ outbox_memory_init(void)
 
 #define BASE ((size_t) 48 * 1024 * 1024)
 #define OF_ENDPOINT ((size_t) 24 * 1024)
-#define OF_REQUEST ((size_t) 244 * 1024)
 
 size_t
-outbox_memory_bound(int64 endpoints, size_t settings, int64 in_flight)
+outbox_memory_bound(int64 endpoints, size_t settings)
 {
 	return outbox_memory_limit() + BASE + OF_ENDPOINT * endpoints + settings +
-		OF_REQUEST * in_flight;
+		outbox_memory_connections;
 }
 
 size_t

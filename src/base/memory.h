@@ -66,11 +66,19 @@ outbox_memory_is_short(void)
 }
 
 /*
- * Returns the most that a worker takes of the system's memory, RssAnon, as
- * doc/settings.md says: with so many endpoints, the bytes of their settings, and requests in
- * flight, which are taken for such with TLS.
+ * The most bytes that the open connections take with a request in flight, as doc/settings.md
+ * says.  Each transport adds its own, and takes them off when they are closed.  Of a link of
+ * a sink the number of connections is not known: it counts as one.
  */
-extern size_t outbox_memory_bound(int64 endpoints, size_t settings, int64 in_flight);
+extern size_t outbox_memory_connections;
+#define OUTBOX_MEMORY_OF_LINK ((size_t) 244 * 1024)
+
+/*
+ * Returns the most that a worker takes of the system's memory, RssAnon, as
+ * doc/settings.md says: with so many endpoints, the bytes of their settings, and its
+ * connections.
+ */
+extern size_t outbox_memory_bound(int64 endpoints, size_t settings);
 
 /*
  * Returns the memory that the process has now, in bytes, and sets how much is its own, of

@@ -10,6 +10,7 @@
 
 #include "common/hashfn.h"
 
+#include "base/memory.h"
 #include "base/settings.h"
 #include "endpoint/operator.h"
 #include "endpoint/status.h"
@@ -41,6 +42,13 @@ outbox_links_note(const OutboxEndpoint *ep)
 	outbox_http_link_changed = ask_again;
 }
 
+/* Connections of webhooks count themselves. */
+static bool
+is_of_sink(const OutboxTransport *transport)
+{
+	return transport->headers == NULL;
+}
+
 static void
 close_handle(const OutboxEndpoint *ep, const OutboxEndpointLink *link)
 {
@@ -49,6 +57,8 @@ close_handle(const OutboxEndpoint *ep, const OutboxEndpointLink *link)
 	outbox_watchdog_enter(ep->id);
 	link->transport->close(link->handle);
 	outbox_watchdog_leave();
+	if (is_of_sink(link->transport))
+		outbox_memory_connections -= OUTBOX_MEMORY_OF_LINK;
 }
 
 void
@@ -124,6 +134,8 @@ open_handle(OutboxEndpoint *ep, char *reason, size_t size)
 	handle = target.transport->open(&target, reason, size);
 	outbox_watchdog_leave();
 	outbox_options_wipe(target.credentials, target.ncredentials);
+	if (handle && is_of_sink(target.transport))
+		outbox_memory_connections += OUTBOX_MEMORY_OF_LINK;
 	return handle;
 }
 

@@ -19,6 +19,7 @@
 #include <unistd.h>
 #include <sys/syscall.h>
 
+#include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/proc.h"
 
@@ -271,9 +272,12 @@ tick(int signo, siginfo_t *info, void *context)
 	}
 	else if (outbox_watchdog.inside && outbox_watchdog.call == seen)
 	{
-		if (++ticks >= TICKS && may_leave(context, ticks - TICKS))
+		/* SIGTERM ends the process within 2 s, and to leave the call may take some of it. */
+		int enough = ShutdownRequestPending ? TICKS - 1 : TICKS;
+
+		if (++ticks >= enough && may_leave(context, ticks - enough))
 			siglongjmp(outbox_watchdog_way_out, 1);
-		set_timer(ticks >= TICKS ? TRY_MS : TICK_MS);
+		set_timer(ticks >= enough ? TRY_MS : TICK_MS);
 	}
 	else
 	{

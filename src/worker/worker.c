@@ -300,8 +300,7 @@ publish(TimestampTz now)
 							outbox_memory_bound(outbox_loop.roster.n,
 												outbox_settings_memory() +
 													outbox_subscribers_memory() +
-													outbox_others_memory(),
-												outbox_slots_in_flight()));
+													outbox_others_memory()));
 	}
 	outbox_log_lines_sum_up(now);
 	outbox_publish(now);

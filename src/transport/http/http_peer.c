@@ -78,7 +78,9 @@ typedef struct TlsPeer
 	size_t			held;		  /* bytes of memory that are counted for both */
 } TlsPeer;
 
-static size_t others_bytes; /* that are held, for other transports */
+/* Bytes that are held for other transports, and the most of a connection without them. */
+static size_t others_bytes;
+#define OF_OTHERS ((size_t) 500 * 1024)
 
 /* The counters of a socket, since its last request has ended. */
 typedef struct SocketPeer
@@ -104,7 +106,10 @@ count_kept(TlsPeer *peer)
 	size_t held = len > KEPT_USUAL ? (len - KEPT_USUAL) * KEPT_COST : 0;
 
 	if (peer->holds == NULL)
+	{
 		outbox_memory_account(&others_bytes, others_bytes + held - peer->held);
+		outbox_memory_connections += held - peer->held;
+	}
 	else
 		peer->holds(peer->fd, held - peer->held);
 	peer->held = held;
@@ -389,7 +394,10 @@ free_peer(void *parent, void *peer, CRYPTO_EX_DATA *all, int index, long argl, v
 
 	(void) parent, (void) all, (void) index, (void) argl, (void) argp;
 	if (p && p->holds == NULL)
+	{
 		outbox_memory_account(&others_bytes, others_bytes - p->held);
+		outbox_memory_connections -= OF_OTHERS + p->held;
+	}
 	free(p);
 }
 
@@ -421,6 +429,8 @@ outbox_http_bound_tls(void *ssl_ctx, int fd, OutboxHttpHolds holds, bool two,
 		free(peer);
 		return false;
 	}
+	if (holds == NULL)
+		outbox_memory_connections += OF_OTHERS;
 	peer->why = why;
 	peer->fd = fd;
 	peer->holds = holds;

@@ -42,6 +42,13 @@ static const size_t bytes_of[] = {
 	[OUTBOX_HTTP_TLS_2] = 160 * 1024,
 };
 
+/* What it takes beside that with a request in flight, at most. */
+static const size_t more_in_flight[] = {
+	[OUTBOX_HTTP_PLAIN] = 74 * 1024,
+	[OUTBOX_HTTP_TLS] = 140 * 1024,
+	[OUTBOX_HTTP_TLS_2] = 140 * 1024,
+};
+
 int	   outbox_http_connections;
 uint64 outbox_http_opened;
 size_t outbox_http_connections_bytes;
@@ -69,6 +76,7 @@ set_bytes(Watch *w, size_t bytes)
 {
 	outbox_memory_account(&outbox_http_connections_bytes,
 						  outbox_http_connections_bytes + bytes - w->bytes);
+	outbox_memory_connections += bytes - w->bytes;
 	if (w->idle)
 		outbox_http_idle_bytes += bytes - w->bytes;
 	w->bytes = bytes;
@@ -135,6 +143,7 @@ outbox_http_watch(OutboxTransfer *t, int fd, OutboxHttpSocket kind)
 	outbox_http_connections++;
 	outbox_http_opened++;
 	set_bytes(&watches[fd], bytes_of[kind]);
+	outbox_memory_connections += more_in_flight[kind];
 }
 
 int
@@ -151,6 +160,7 @@ outbox_http_close_socket(void *arg, curl_socket_t fd)
 	{
 		outbox_http_connections--;
 		set_bytes(w, 0);
+		outbox_memory_connections -= more_in_flight[w->kind];
 		memset(w, 0, sizeof(Watch));
 	}
 	return close(fd);

@@ -18,6 +18,8 @@ use Time::HiRes qw(time usleep);
 our @EXPORT = qw(use_bound shape tokens longer_texts comes_back);
 
 my ($node, $receiver, $down, $limit);
+my @shown;
+my $at_rest = 0;    # sockets of a worker without connections
 my %constant;	# MB
 
 # The constants are those of the document.
@@ -39,14 +41,28 @@ sub use_bound
 	my $bound = ($limit + $constant{base} + $constant{endpoint}) * 1024 * 1024;
 	ok(wait_sql($node, "SELECT in_flight = 0 AND endpoints = 1 AND resident_limit - $bound BETWEEN 1 AND 256 * 1024 AND resident BETWEEN memory AND resident_limit FROM outbox.workers"),
 		'outbox.workers has the bound of the document, with the settings of one endpoint, and what the process has');
+	$at_rest = connections(worker_pid($node));
 	return;
 }
 
-# Its open sockets.  One that ends meanwhile does not count.
+# Its open sockets, without the ones that libcurl's handles have themselves.  One that ends meanwhile
+# does not count.
 sub connections
 {
 	my ($pid) = @_;
-	return scalar grep { (readlink($_) // '') =~ /^socket:/ } glob "/proc/$pid/fd/*";
+	return -$at_rest + grep { (readlink($_) // '') =~ /^socket:/ } glob "/proc/$pid/fd/*";
+}
+
+# outbox.workers has the bound of the document, with the connections of now and, in at most 2 MB, the settings.
+sub shows_bound
+{
+	my ($endpoints) = @_;
+	my ($pid, $shown) = split /\|/, ask('SELECT pid, resident_limit / 1048576.0 FROM outbox.workers');
+	my $without = $limit + $constant{base} + $constant{endpoint} * $endpoints;
+	my $connections = connections($pid);
+	my $beyond = $shown - $without - $constant{connection} * $connections;
+	@shown = ($shown, 'MB with', $connections, 'connections, beyond the document:', $beyond);
+	return $beyond > -1 && $beyond < 2;
 }
 
 # What the worker has in all, and beyond what the number of its connections allows.
@@ -174,6 +190,8 @@ sub shape
 			  && ask("SELECT delivered >= $before + $well FROM outbox.stats WHERE endpoint = 'well'") eq 't';
 		},
 		"$name: half of them know it, and another one got its events", $arg{seconds});
+	ok((wait_until { shows_bound($arg{endpoints} + 1) } "$name: shown"), "$name: outbox.workers has the bound of the document") or diag(join ' ', @shown)
+	  unless grep { $_ eq 'down' } @{ $arg{receivers} };
 	my $bound = $limit + $constant{base} + $constant{endpoint} * ($arg{endpoints} + 1) + ($arg{payload} // 0) * 3;
 	cmp_ok($beyond, '<', $bound, "$name: memory of the worker");
 	is(ask("SELECT delivered - $before FROM outbox.stats WHERE endpoint = 'well'"), $well, "$name: another one gets its events");

@@ -8,6 +8,7 @@ use OutboxTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(time);
 
 my @ways = qw(spin pause read malloc search callback);
 push @ways, 'lock' unless $ENV{OUTBOX_MEMORY_CHECKER};    # which has a malloc() of its own
@@ -121,15 +122,37 @@ ask('SELECT pg_reload_conf()');
 endpoint_shows($node, $ways[0], "state = 'active'", 'it is served again');
 
 # A worker that is to end does, in the call and in the call that frees what the library has.
+# Seconds from SIGTERM to the end of the process, which has met it in a call.
+sub ends_within
+{
+	my ($way, $most) = @_;
+	my $took;
+
+	# A machine that does other work may be late, and not each time.
+	foreach (1 .. 3)
+	{
+		my $worker = worker_pid($node);
+
+		order($way);
+		emit($node, "$way.n", '{}');
+		wait_until { -e "$order.stuck" } "$way: the worker is in a call";
+		my $begun = time;
+		kill 'TERM', $worker;
+		wait_until { process_is_gone($worker) } "$way: it is terminated there";
+		$took = time - $begun;
+		unlink $order;
+		ask('SELECT pg_reload_conf()');
+		new_worker($node, $worker);
+		endpoint_shows($node, $way, "state = 'active'", "$way: it is served again");
+		note(sprintf '%s: %.2f s', $way, $took);
+		last if $took < $most;
+	}
+	cmp_ok($took, '<', $most, "$way: the worker is terminated in the call") unless $ENV{OUTBOX_MEMORY_CHECKER};    # which takes long itself
+	return;
+}
+
+ends_within($_, $_ eq 'lock' ? 5 : 3) foreach grep { /^(?:spin|pause|lock)$/ } @ways;
 my $worker = worker_pid($node);
-order('pause');
-emit($node, "$ways[1].n", '{}');
-ok((wait_until { -e "$order.stuck" } 'stuck'), 'the worker is in a call');
-ask("SELECT pg_terminate_backend($worker)");
-ok(new_worker($node, $worker), 'it is terminated there');
-unlink $order;
-ask('SELECT pg_reload_conf()');
-$worker = worker_pid($node);
 order('cleanup');
 ask("SELECT pg_terminate_backend($worker)");
 ok(new_worker($node, $worker), 'it is terminated, and the call of its end does not return');
@@ -140,7 +163,7 @@ is($session->query_safe('SELECT 1'), 1, 'a session has lived through all of it')
 $session->quit;
 stop_producer($producer);
 ask('SELECT pg_reload_conf()');
-check_history($node, $good, $log, endpoints => ['/ok/good'], max_duplicates => 50 * (@ways + 11), name => 'the other endpoint: nothing is lost, and each key is in order');
+check_history($node, $good, $log, endpoints => ['/ok/good'], max_duplicates => 50 * (@ways + 20), name => 'the other endpoint: nothing is lost, and each key is in order');
 order('read');
 emit($node, "$ways[2].n", '{}');
 ok((wait_until { -e "$order.stuck" } 'stuck'), 'the worker is in a call again');

@@ -14,7 +14,10 @@ use Test::More;
 
 plan skip_all => 'outbox_kafka was not built: it needs librdkafka-dev' unless is_installed('outbox_kafka');
 
-my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, kafka'\n");
+my $dir = PostgreSQL::Test::Utils::tempdir();
+make_ca($dir, 'authority');
+make_cert($dir, 'broker', 'authority', 'DNS:localhost,IP:127.0.0.1');
+my $node = outbox_node('main', conf => "outbox.sinks = 'webhook, kafka'\noutbox.ssl_ca_file = '$dir/authority.crt'\n");
 my $beside = OutboxTest::Beside->new($node);
 my $worker = $beside->{worker};
 my $hostile = start_hostile('kafka');
@@ -34,6 +37,8 @@ sub shown
 }
 
 my ($threads, $pipes) = (threads(), pipes());
+wait_sql($node, 'SELECT resident_limit > 0 FROM outbox.workers');
+my $bound = ask('SELECT resident_limit FROM outbox.workers');
 ask(join ';', map { "SELECT outbox.create_endpoint('$_', 'kafka://127.0.0.1:$port{$name{$_}}/t', '{hostile}', timeout => '4 s', backoff_base => '1 s', backoff_max => '2 s')" } sort keys %name);
 ask(q{SELECT count(outbox.emit('hostile', '{}', key => 'k' || n)) FROM generate_series(1, 5) n});
 my $count = keys %port;
@@ -46,6 +51,7 @@ note(sprintf '%d threads, %d pipes', threads(), pipes());
 my $nice = niceness($worker);
 wait_until { threads() > $threads && $threads >= grep { niceness($_) < $nice + 5 } map { m{(\d+)$} } glob "/proc/$worker/task/*" } 'the threads of librdkafka come after the worker';
 
+ok(wait_sql($node, "SELECT resident_limit > $bound + $count * 0.5 * 244 * 1024 FROM outbox.workers"), 'the bound of memory has the links');
 my %before = shown();
 my $memory = private_memory($worker);
 my $fine = $beside->delivered;
@@ -128,6 +134,23 @@ my ($large) = values %{ start_hostile('kafka', 'has 90,000 partitions')->{port} 
 ask("SELECT outbox.create_endpoint('large', 'kafka://127.0.0.1:$large/t', '{large}', timeout => '1 min')");
 emit($node, 'large', '{}');
 endpoint_shows($node, 'large', "state = 'backing_off' AND reason = 'its brokers keep threads of librdkafka busy with nothing'", 'so is one whose answers keep them busy');
+
+ask("SELECT outbox.drop_endpoint('large', discard => true)");
+
+# Servers that are hostile before a broker's first byte
+my %tls = map { $_ => start_hostile_tls($_, "$dir/broker") } 'tickets', 'key updates', 'large modulus', 'ffdhe8192', 'certificate requests';
+my %tls_name = map { ("t$tls{$_}{port}" => $_) } keys %tls;
+$fine = $beside->delivered;
+ask(join ';', map { "SELECT outbox.create_endpoint('$_', 'kafkas://127.0.0.1:$tls{$tls_name{$_}}{port}/t', '{tls}', timeout => '4 s')" } sort keys %tls_name);
+emit($node, 'tls', '{}');
+all_of('each TLS server is met', sub { return grep { !lines_of($tls{$_}{journal}, qr/./) } sort keys %tls });
+all_of('each is worked on', sub { return split /\n/, ask("SELECT endpoint FROM outbox.stats WHERE endpoint ~ '^t\\d' AND delivered = 0 AND failed_attempts = 0 AND reason IS NULL") });
+note(ask("SELECT string_agg(concat_ws(' ', endpoint, state, reason, last_error), E'\\n') FROM outbox.stats WHERE endpoint ~ '^t\\d'") =~ s/^(t\d+)/$tls_name{$1}/grm);
+$beside->goes_on(40, $fine);
+$beside->lives('and the worker lives');
+ask("SELECT outbox.drop_endpoint(name, discard => true) FROM outbox.endpoints WHERE name <> 'fine'");
+all_of('their threads end', sub { return threads() > $threads ? threads() . " instead of $threads" : () });
+ok(wait_sql($node, "SELECT abs(resident_limit - $bound) < 4 * 1048576 FROM outbox.workers"), 'and no more when they are gone');
 
 is(ask('SELECT restarts FROM outbox.workers'), '0', 'the worker has lived through all of it');
 
