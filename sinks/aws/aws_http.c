@@ -68,6 +68,7 @@ static int		 nleft;
 
 static sigset_t former_signals;
 static bool		signals_are_blocked;
+static bool		lacked_memory; /* libcurl may have forgotten a socket, or its timer */
 
 /* ---------------------------------------------------- libcurl's sockets */
 
@@ -500,7 +501,8 @@ act(curl_socket_t fd, int mask)
 {
 	int running;
 
-	curl_multi_socket_action(multi, fd, mask, &running);
+	if (curl_multi_socket_action(multi, fd, mask, &running) == CURLM_OUT_OF_MEMORY)
+		lacked_memory = true;
 	unblock_signals();
 }
 
@@ -526,7 +528,7 @@ on_event(const struct epoll_event *event)
 	}
 }
 
-void
+bool
 aws_http_step(void)
 {
 	struct epoll_event events[64];
@@ -544,6 +546,7 @@ aws_http_step(void)
 		timer_at = services.rests_timer(timer_at);
 	}
 	polls.due_at = sink_now_ms();
+	return !lacked_memory;
 }
 
 long

@@ -79,8 +79,11 @@ typedef struct AwsPlain
 
 extern const char *aws_http_start_plain(AwsRequest *r, const AwsPlain *plain);
 
-/* Goes on with all requests.  'next' then returns each that has ended.  NULL: no more. */
-extern void		   aws_http_step(void);
+/*
+ * Goes on with all requests.  False: out of memory, and they may never end.  'next' then
+ * returns each that has ended.  NULL: no more.
+ */
+extern bool		   aws_http_step(void);
 extern AwsRequest *aws_http_next(AwsEnd *end);
 
 #endif /* OUTBOX_AWS_HTTP_H */

@@ -420,7 +420,10 @@ aws_poll(void)
 	int			n = 0;
 	dlist_iter	iter;
 
-	aws_http_step();
+	if (!aws_http_step())
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory"),
+				 errdetail("libcurl could not go on with its requests.")));
 	while ((r = aws_http_next(&end)) != NULL)
 	{
 		if (!r->plain)

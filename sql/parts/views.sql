@@ -82,9 +82,7 @@ COMMENT ON COLUMN outbox.endpoints.disable_after IS 'time of failures alone that
 COMMENT ON COLUMN outbox.endpoints.state IS 'active, unverified, paused or disabled, as stored';
 COMMENT ON COLUMN outbox.endpoints.state_since IS 'when that state began';
 COMMENT ON COLUMN outbox.endpoints.reason IS
-'why it is paused or disabled: paused by and a role, paused by its tenant, the receiver answered 410 Gone, '
-'the receiver answered webhook-delivery: disable, failed for disable_after or its filter is too long for its '
-'payloads (NULL: active)';
+'why it is paused or disabled (NULL: active)';
 COMMENT ON COLUMN outbox.endpoints.created_at IS 'time of its creation';
 COMMENT ON COLUMN outbox.endpoints.label IS 'name for people (NULL: none)';
 COMMENT ON COLUMN outbox.endpoints.metadata IS 'notes of the application (NULL: none)';
@@ -198,9 +196,7 @@ COMMENT ON COLUMN outbox.stats.tenant IS 'tenant of the endpoint (NULL: none, it
 COMMENT ON COLUMN outbox.stats.state IS 'active, unverified, paused, held, backing_off or disabled';
 COMMENT ON COLUMN outbox.stats.state_since IS 'when that state began';
 COMMENT ON COLUMN outbox.stats.reason IS
-'why it is not active, or why an active one waits: a Retry-After, outbox.worker_memory or something else of '
-'the worker is used up, the receiver refuses a topic, which is named, or a broker does not answer or takes no '
-'records (NULL: neither)';
+'why it is not active, or why an active one waits (NULL: neither)';
 COMMENT ON COLUMN outbox.stats.pending IS
 'events that wait for their first attempt and are not blocked (NULL: not known)';
 COMMENT ON COLUMN outbox.stats.pending_exact IS 'false: pending is an estimate or a former value, or the worker does not know of a pause yet';

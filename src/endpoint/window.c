@@ -296,6 +296,12 @@ outbox_window_take_next(OutboxEndpoint *ep, OutboxDelivery **result)
 	if (ep->feed->window_count == 0 || outbox_endpoint_waits_full(ep) ||
 		ep->status.disabled)
 		return false;
+	if (ep->queue->nwaiting > 1 && !outbox_memory_fits(0))
+	{
+		/* The next settle parks those that are blocked (outbox_lanes_park_followers()). */
+		ep->place.moved = ep->place.moved || !dlist_is_empty(&ep->queue->parking);
+		return false;
+	}
 
 	/* Memory may lack something that outbox.parked has of its key. */
 	if (!ep->queue->lanes_all && ep->feed->window_known == 0)

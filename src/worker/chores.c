@@ -70,6 +70,7 @@ static bool
 something_to_settle(TimestampTz now)
 {
 	return settle_due() <= now || not_written() > 0 || outbox_loop.roster.recreating ||
+		(outbox_attempts_wait() && !outbox_step_held(OUTBOX_STEP_ATTEMPTS, 0)) ||
 		outbox_shares_leaving() || outbox_own_events_waits() ||
 		(outbox_settle_may_share(&outbox_loop.to_settle) &&
 		 (outbox_busy_some_share() ||

@@ -1,13 +1,15 @@
 /*
  * shortage.c
  *	  A machine that runs out of disk space or memory when a test wants it.
- *	  Preloaded into a server, it obeys the file $OUTBOX_SHORTAGE, which has four
+ *	  Preloaded into a server, it obeys the file $OUTBOX_SHORTAGE, which has five
  *	  numbers.
  *
  *	  0: not 0: files of tables cannot grow (the WAL is on another disk)
  *	  1: id of the process whose memory is short, 0: none
  *	  2: of this many allocations of that process, one fails
  *	  3: number of allocations that have failed, counted here
+ *	  4: as many calls of curl_multi_socket_action() of that process fail for want of memory;
+ *	     below 0: as many do nothing, and do not say so
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -28,7 +30,7 @@ extern void *__libc_malloc(size_t size);
 extern void *__libc_calloc(size_t n, size_t size);
 extern void *__libc_realloc(void *old, size_t size);
 
-static volatile long long  none[4];
+static volatile long long  none[5];
 static volatile long long *orders = none;
 
 __attribute__((constructor)) static void
@@ -198,4 +200,23 @@ realloc(void *old, size_t size)
 {
 	return is_out_of_memory(__builtin_return_address(0)) ? NULL :
 														   __libc_realloc(old, size);
+}
+
+/* It has begun nothing then, and never calls back. */
+int
+curl_multi_socket_action(void *multi, int fd, int mask, int *running)
+{
+	static int (*real)(void *, int, int, int *);
+
+	if (orders[1] == (long long) getpid() && orders[4] != 0)
+	{
+		int code = orders[4] > 0 ? 3 : 0; /* CURLM_OUT_OF_MEMORY, CURLM_OK */
+
+		orders[4] += code ? -1 : 1;
+		return code;
+	}
+	if (real == NULL)
+		real = (int (*)(void *, int, int, int *)) dlsym(RTLD_NEXT,
+														"curl_multi_socket_action");
+	return real(multi, fd, mask, running);
 }

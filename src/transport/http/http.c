@@ -14,6 +14,7 @@
 #include <stdlib.h>
 
 #define BODY_TIME_MAX 1000 /* ms after the headers */
+#define LOOK_EVERY 5000	   /* ms */
 #define ROUNDS_MAX 16	   /* of one http_poll() */
 
 /*
@@ -36,6 +37,8 @@ void (*outbox_http_serves)(int32_t endpoint);
 static OutboxDone report;
 
 static dlist_head all_transfers = DLIST_STATIC_INIT(all_transfers);
+static int64	  next_look =
+	OUTBOX_HTTP_NEVER; /* at requests that libcurl may have forgotten */
 static dlist_head free_transfers = DLIST_STATIC_INIT(free_transfers);
 static int		  nfree;
 static dlist_head unstarted = DLIST_STATIC_INIT(unstarted);
@@ -261,6 +264,8 @@ launch(OutboxTransfer *t)
 		return;
 	}
 	t->state = RUNNING;
+	t->overdue = false;
+	next_look = Min(next_look, now + LOOK_EVERY);
 	outbox_http_pool_added(t->pool);
 }
 
@@ -449,6 +454,37 @@ end_slow_bodies(void)
 	}
 }
 
+/*
+ * Ends a request that libcurl has forgotten, and whose timeout therefore never comes.  Some
+ * versions do when memory lacks.  A process that was stopped first sees to its answers, so
+ * the request has to be late at two looks.
+ */
+static void
+end_forgotten(void)
+{
+	dlist_iter iter;
+	int64	   now;
+
+	if (next_look == OUTBOX_HTTP_NEVER || (now = outbox_http_now()) < next_look)
+		return;
+	next_look = OUTBOX_HTTP_NEVER;
+	dlist_foreach(iter, &all_transfers)
+	{
+		OutboxTransfer *t = dlist_container(OutboxTransfer, made, iter.cur);
+
+		if (t->state != RUNNING)
+			continue;
+		if (t->overdue)
+		{
+			next_look = now; /* the list may change */
+			finish(t, t->connected ? CURLE_OPERATION_TIMEDOUT : CURLE_OUT_OF_MEMORY);
+			return;
+		}
+		t->overdue = now - t->begun_at > t->timeout;
+		next_look = now + LOOK_EVERY;
+	}
+}
+
 static void
 http_poll(void)
 {
@@ -472,6 +508,7 @@ http_poll(void)
 		while ((t = outbox_http_pools_next_ended(&result)) != NULL)
 			finish(t, result);
 		end_slow_bodies();
+		end_forgotten();
 		report_unstarted();
 		outbox_http_pools_check_room();
 		outbox_http_start_waiting(launch, until);
@@ -502,6 +539,7 @@ http_timeout(void)
 	at = Min(at, outbox_http_lookups_deadline());
 	at = Min(at, outbox_http_targets_deadline());
 	at = Min(at, outbox_http_rests_deadline());
+	at = Min(at, next_look);
 	outbox_polls_next(&outbox_http_polls, at);
 	if (at == OUTBOX_HTTP_NEVER)
 		return -1;

@@ -135,13 +135,18 @@ outbox_http_pool_remove(OutboxTransfer *t)
 	t->pool->running--;
 }
 
+/* A handle that lacked memory may have forgotten a socket or its timer, for good. */
 void
 outbox_http_pool_act(int index, int fd, int mask, OutboxTransfer *user)
 {
 	const char *exceeded = fd == CURL_SOCKET_TIMEOUT ? NULL : outbox_http_peer_event(fd);
 	int			running;
 
-	curl_multi_socket_action(pools[index].multi, fd, mask, &running);
+	if (curl_multi_socket_action(pools[index].multi, fd, mask, &running) ==
+		CURLM_OUT_OF_MEMORY)
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory"),
+				 errdetail("libcurl could not go on with its requests.")));
 	touched |= UINT64CONST(1) << index;
 	if (exceeded == NULL && fd != CURL_SOCKET_TIMEOUT)
 		exceeded = outbox_http_peer_ended();

@@ -146,6 +146,7 @@ sub longer_texts
 
 # The receivers have been down for so long that half of the endpoints back off, or they hold
 # requests.  'until' is another condition.  And another endpoint has got its events meanwhile.
+# 'unsettled': a lock holds up the first settle.
 sub shape
 {
 	my ($name, %arg) = @_;
@@ -157,8 +158,16 @@ sub shape
 	# The worker gives back once a second what the connections of the shape before have taken.
 	wait_until { (all_and_beyond())[1] < $limit + $constant{base} } "$name: memory was given back";
 	make_endpoints(%arg);
+	my $locker = $arg{unsettled} ? $node->background_psql('postgres') : undef;
+	$locker->query_safe('BEGIN; LOCK TABLE outbox.positions IN SHARE MODE') if $locker;
 	emit_all(%arg);
 	ask(q{SELECT count(outbox.emit('well', '{}'::jsonb)) FROM generate_series(1, 200)});
+	if ($locker)
+	{
+		ok(wait_sql($node, 'SELECT sum(failed_attempts) > 500 FROM outbox.stats'), "$name: many have failed and cannot be settled");
+		$locker->query_safe('COMMIT');
+		$locker->quit;
+	}
 	my ($beyond, $most) = most_until(
 		sub {
 			return ($arg{until} ? $arg{until}->() : ask($known) eq 't')

@@ -15,10 +15,12 @@ my $orders = "$dir/orders";
 # Written in place: the servers have the file mapped.
 sub shortage
 {
-	my ($disk, $pid, $every) = @_;
+	my ($disk, $pid, $every, $calls) = @_;
 
 	open(my $fh, -e $orders ? '+<:raw' : '>:raw', $orders) or die "$orders: $!\n";
-	print $fh pack(-s $orders ? 'q3' : 'q4', $disk, $pid // 0, $every // 1, 0);
+	print $fh pack('q3', $disk, $pid // 0, $every // 1);
+	print $fh pack('q2', 0, 0) unless -s $orders;
+	seek($fh, 32, 0) && print $fh pack('q', $calls // 0);
 	close $fh;
 	return;
 }
@@ -26,7 +28,7 @@ sub shortage
 # How many allocations have failed
 sub failed
 {
-	return (unpack 'q4', slurp_file($orders))[3];
+	return (unpack 'q5', slurp_file($orders))[3];
 }
 
 shortage(0);
@@ -97,6 +99,14 @@ foreach my $every (3, 20, 300, 3000)
 	goes_on("memory again after one of $every");
 }
 
+# The memory within libcurl: it may then never end a request.  With fewer allocations than one, none fails.
+my $ended = wait_log(qr/libcurl could not go on/, 'the worker ends');
+shortage(0, worker_pid($node), 1 << 60, 1);
+$ended->();
+shortage(0);
+ask('SELECT outbox.wake_launcher()');
+goes_on('memory again in libcurl');
+
 # File descriptors: fewer than there are requests
 my $pid = worker_pid($node);
 my $open = () = glob "/proc/$pid/fd/*";
@@ -134,6 +144,15 @@ check_history($node, $receiver, $log, endpoints => [ '/ok/a', '/fail/b' ],
 	name => "nothing lost, and the order kept, through $restarts restarts of the worker");
 is($node->{_pid}, $postmaster, 'one postmaster all the time');
 unlike(slurp_file($node->logfile), qr/PANIC|terminated by signal|reinitializing/, 'and no crash');
+
+# A request that libcurl forgets, with its timeout
+my $other = OutboxTest::Receiver->new('other');
+endpoint($node, $other, 'alone', '/ok/alone', "topics => '{alone}', timeout => '1 s', max_attempts => 1");
+ok(wait_settled($node), 'nothing is under way');
+shortage(0, worker_pid($node), 1 << 60, -1);
+$id = emit($node, 'alone', '{}');
+$other->wait_delivered(1, id => $id);
+wait_status($node, $id, 'delivered', 'what libcurl has forgotten is sent all the same');
 
 # Processes: one for the launcher, one for logical replication, none for a worker
 $node->append_conf('postgresql.conf', 'max_worker_processes = 2');

@@ -23,6 +23,7 @@ $locker->query_safe('BEGIN; LOCK TABLE outbox.attempt_log IN ACCESS EXCLUSIVE MO
 ask(q{SELECT count(outbox.emit('one', '{}')) FROM generate_series(1, } . EVENTS . ')');
 $receiver->wait_delivered(EVENTS, path => '/big-body');
 my $most = private_memory($worker);
+ok(wait_sql($node, "SELECT failures > 3 FROM outbox.held_steps WHERE step = 'attempts'"), 'they are on hold, and nothing else is left to settle');
 $locker->query_safe('COMMIT');
 wait_until
 {

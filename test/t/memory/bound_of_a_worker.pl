@@ -17,6 +17,8 @@ use_bound($node);
 # tenant; without tenants for all.
 shape('all down, each endpoint with a tenant', receivers => ['down'], endpoints => 1000, tenants => 1000, events => 100_000, keys => 3);
 shape('all down, without tenants', receivers => ['down'], endpoints => 1000, events => 600, keys => 3);
+# Their windows are full of events whose keys are blocked.
+shape('all down, while nothing can be settled', receivers => ['down'], endpoints => 1000, events => 1000, keys => 3, unsettled => 1);
 shape('all hang, without tenants', receivers => ['hangs'], endpoints => 1000, events => 600, keys => 1);
 shape('all down, without keys', receivers => ['down'], endpoints => 300, tenants => 100, events => 30_000);
 shape('one that hangs', receivers => ['hangs'], endpoints => 1, events => 60_000, keys => 5000);
