@@ -3,7 +3,7 @@
 keeps a journal of every request.
 
     receiver.py --journal FILE --port-file FILE [--port N] [--fsync]
-                [--secret /path=whsec_...] [--stay] [--brief]
+                [--secret /path=whsec_...] [--stay] [--brief] [--ipv6]
 
 The first segment of a request's path says how it is answered; whatever follows
 tells endpoints apart ("/ok/a" and "/ok/b").  A path that names no behaviour is
@@ -193,9 +193,11 @@ class Receiver:
             path, secret = item.split("=", 1)
             self.add_secret(path, secret)
 
-        self.listener = socket.socket()
+        self.listener = socket.socket(
+            socket.AF_INET6 if options.ipv6 else socket.AF_INET)
         self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.listener.bind(("127.0.0.1", options.port))
+        self.listener.bind(
+            ("::1" if options.ipv6 else "127.0.0.1", options.port))
         self.listener.listen(4096)
         self.listener.setblocking(False)
         self.epoll = select.epoll()
@@ -698,6 +700,7 @@ def main():
     parser.add_argument("--secret", action="append", default=[])
     parser.add_argument("--keep-body", type=int, default=4000)
     parser.add_argument("--brief", action="store_true")
+    parser.add_argument("--ipv6", action="store_true")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
 

@@ -282,7 +282,8 @@ http_start(OutboxTransfer *t, const OutboxTarget *target, OutboxLink *link,
 	t->timeout = target->timeout;
 	t->begun_at = 0;
 	t->lookup_took = 0;
-	t->tried = t->connected = t->over_v6 = false;
+	t->tried = t->connected = false;
+	t->v6.sin6_family = 0;
 	t->socket_errno = t->sent = 0;
 	t->exceeded = NULL;
 	t->proxy_bytes = 0;

@@ -5,6 +5,8 @@
 #include "transport/http/http_internal.h"
 
 #include <errno.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 OutboxPolls outbox_http_polls;
 
@@ -44,6 +46,28 @@ libcurl_text(OutboxTransfer *t)
 	return t->errbuf;
 }
 
+/*
+ * True if connect() failed because no local port was free.  Over IPv6 its errno may also mean
+ * that the system does not speak it.  Then connect() for datagrams, which sends nothing, fails
+ * with the same errno, while a lack of ports has another one there.
+ */
+static bool
+lacks_port(const OutboxTransfer *t)
+{
+	bool reached;
+	int	 fd;
+
+	if (t->v6.sin6_family != AF_INET6)
+		return true;
+	fd = socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	if (fd < 0)
+		return true;
+	reached = connect(fd, (const struct sockaddr *) &t->v6, sizeof(t->v6)) == 0 ||
+		errno != EADDRNOTAVAIL;
+	(void) close(fd);
+	return reached;
+}
+
 static void
 explain_no_connection(OutboxTransfer *t)
 {
@@ -71,8 +95,7 @@ explain_no_connection(OutboxTransfer *t)
 	{
 		curl_easy_getinfo(t->easy, CURLINFO_OS_ERRNO, &number);
 
-		/* For an address of IPv6 this may mean that the system does not speak it. */
-		if (number == EADDRNOTAVAIL && !t->over_v6)
+		if (number == EADDRNOTAVAIL && lacks_port(t))
 			outbox_http_not_sent(t, "no local port is free");
 		else if (outbox_http_is_lack((int) number))
 			outbox_http_not_sent(t, OUTBOX_LACKS_MEMORY);

@@ -10,7 +10,6 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <netinet/in.h>
 #include <stdlib.h>
 #include <time.h>
 
@@ -60,7 +59,8 @@ open_socket(void *arg, curlsocktype purpose, struct curl_sockaddr *address)
 	if (!t->proxied && !address_is_allowed(t, &address->addr))
 		return CURL_SOCKET_BAD;
 	t->tried = true;
-	t->over_v6 = t->over_v6 || address->family == AF_INET6;
+	if (address->family == AF_INET6)
+		memcpy(&t->v6, &address->addr, Min(address->addrlen, sizeof(t->v6)));
 	fd = socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
 	if (fd < 0)
 	{

@@ -17,6 +17,8 @@
 #include "transport/polls.h"
 #include "lib/ilist.h"
 
+#include <netinet/in.h>
+
 /*
  * CURLOPT_PREREQFUNCTION, without which the address of a reused connection would not
  * be judged.
@@ -203,7 +205,7 @@ struct OutboxTransfer
 	bool					  tried;	   /* some address was not refused */
 	bool					  connected;
 	int						  sent;			/* so often */
-	bool					  over_v6;		/* it opened a socket for IPv6 */
+	struct sockaddr_in6		  v6;			/* tried last; family 0: none */
 	int						  opened[2];	/* last, for IPv4 and IPv6 */
 	size_t					  answer_most;	/* bytes that are kept of a good one's body */
 	size_t					  whole_answer; /* bytes of a good one; 0: none */

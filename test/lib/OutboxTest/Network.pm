@@ -20,9 +20,11 @@ our @EXPORT = qw(own_network start_front start_nginx start_dns start_hostile sta
 
 # Runs the test again in a network namespace in which all addresses are local,
 # with a resolv.conf that names the server of start_dns().  No privilege is
-# needed where users may make namespaces.  Elsewhere the test is skipped.
+# needed where users may make namespaces.  Elsewhere the test is skipped.  The lines of
+# shell, if there are any, change the network further.
 sub own_network
 {
+	my ($more) = @_;
 	return if $ENV{OUTBOX_OWN_NETWORK};
 
 	my $dir = PostgreSQL::Test::Utils::tempdir('network');
@@ -40,11 +42,13 @@ sub own_network
 
 	# Every user may listen on ports 53, 80 and 443 there.  The inner namespace gives the
 	# test its own user back: PostgreSQL does not run as root.
-	$script .= <<'SH';
+	$script .= <<'SH' . ($more // '') . <<'SH';
 ip link set lo up
 ip route add local 0.0.0.0/0 dev lo
 ip -6 route add local ::/0 dev lo
 echo 0 > /proc/sys/net/ipv4/ip_unprivileged_port_start
+SH
+
 exec unshare --user --map-user="$1" --map-group="$2" "$3" "$4"
 SH
 	my @enter = ('unshare', '--user', '--map-root-user', '--net', '--mount', 'sh', '-c', $script, 'sh',

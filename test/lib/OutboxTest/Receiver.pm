@@ -29,7 +29,7 @@ END
 	$? = $status;
 }
 
-# Options: fsync => 1, brief => 1, seed => n
+# Options: fsync => 1, brief => 1, ipv6 => 1 (it listens on ::1), seed => n
 sub new
 {
 	my ($class, $name, %option) = @_;
@@ -58,7 +58,7 @@ sub start
 		'python3', "$OutboxTest::top/test/tools/receiver.py", '--journal',
 		$self->{journal}, '--port-file', $self->{port_file}, '--port',
 		$self->{port}, '--seed', $self->{option}{seed} // 1,
-		map { $self->{option}{$_} ? "--$_" : () } qw(fsync brief));
+		map { $self->{option}{$_} ? "--$_" : () } qw(fsync brief ipv6));
 
 	push @command, '--secret', $_ foreach @{ $self->{secrets} };
 	unlink $self->{port_file};
@@ -96,7 +96,9 @@ sub stop
 sub url
 {
 	my ($self, $path) = @_;
-	return "http://127.0.0.1:$self->{port}$path";
+	my $host = $self->{option}{ipv6} ? '[::1]' : '127.0.0.1';
+
+	return "http://$host:$self->{port}$path";
 }
 
 # A command to the receiver, see receiver.py.  It is done when this returns.

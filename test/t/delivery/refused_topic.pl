@@ -6,7 +6,8 @@ use OutboxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $node = outbox_node('main');
+# Autovacuum would write WAL.
+my $node = outbox_node('main', conf => "autovacuum = off\n");
 my $receiver = OutboxTest::Receiver->new('main');
 
 # The receiver refuses what has the number 7.
@@ -108,9 +109,15 @@ foreach my $status (400, 404)
 {
 	my $name = "none$status";
 	make($name, $status, ", backoff_base => '1 h', backoff_max => '1 h'");
+	ask("SELECT outbox.pause_endpoint('$name')");
 	ask(join '', map { emit_some("$name.$_", 7, 1000) } 1 .. 6);
+	ok(wait_sql($node, "SELECT pending = 6000 AND pending_exact FROM outbox.stats WHERE endpoint = '$name'"), "$name: all wait");
+	my $begin = ask('SELECT pg_current_wal_insert_lsn()');
+	ask("SELECT outbox.resume_endpoint('$name')");
 	ok(wait_sql($node, "SELECT state = 'backing_off' AND processing = 0 AND retrying BETWEEN 20 AND 23 AND dead + blocked = 0 FROM outbox.stats WHERE endpoint = '$name'"),
 		"$name: few rows");
+	my $written = ask("SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '$begin')::int8");
+	cmp_ok($written, '<', 500_000, "$name: few bytes of WAL: $written");
 	cmp_ok(scalar(() = $receiver->requests(path => "/poison/$name")), '<=', 23, "$name: few requests");
 }
 

@@ -33,10 +33,11 @@ SKIP:
 
 	# A broker that throttles is named, first as the reason why records wait, and then with those that have failed
 	my ($throttling) = values %{ start_hostile('kafka', 'throttles after the first records')->{port} };
-	$node->safe_psql('postgres', "SELECT outbox.create_endpoint('slow', 'kafka://127.0.0.1:$throttling/t', '{slow}', timeout => '4 s', max_in_flight => 2)");
-	$node->safe_psql('postgres', q{SELECT count(outbox.emit('slow', '{}', key => 'k' || n)) FROM generate_series(1, 20) n});
+	$node->safe_psql('postgres', "SELECT outbox.create_endpoint('slow', 'kafka://127.0.0.1:$throttling/t', '{slow}', timeout => '4 s', max_in_flight => 16)");
+	$node->safe_psql('postgres', q{SELECT count(outbox.emit('slow', '{}', key => 'k' || n)) FROM generate_series(1, 60) n});
 	endpoint_shows($node, 'slow', "reason = 'throttled by its brokers' AND delivered > 0", 'slow: a broker that throttles is the reason');
 	endpoint_shows($node, 'slow', "last_error ~ '^Kafka: throttled by its brokers: '", 'slow: and the words of an attempt that has failed for it');
+	endpoint_shows($node, 'slow', 'failed_attempts >= 10 AND processing BETWEEN 1 AND 8', 'slow: then fewer records are in flight than there may be');
 
 	# Batches that are too large, and then more records than open a breaker that are too large by themselves
 	foreach my $line ('topic large 1', 'error 0' . ' 10' x 60)
