@@ -109,7 +109,7 @@ extern Datum outbox_return_row(FunctionCallInfo fcinfo, const OutboxRows *row);
 extern void	 outbox_add_row(FunctionCallInfo fcinfo, OutboxRows *row);
 
 /*
- * Throws (55000) if the table has a column behind the first 'n'.  Those that were dropped
+ * Throws (55000) if the table has a column behind the first 'n'.  Columns that were dropped
  * do not count.
  */
 extern void outbox_expect_no_more_columns(Oid table, int n);

@@ -53,7 +53,7 @@
  * ---------------------------------------------------------------------
  */
 
-/* A slot for a row whose columns are NULL, also those that were dropped. */
+/* A slot for a row whose columns are NULL, also dropped ones. */
 static TupleTableSlot *
 new_row(Relation rel)
 {

@@ -431,7 +431,7 @@ typedef enum OutboxTurn
 {
 	OUTBOX_TURN_READ,	/* a page of the log, for endpoints that are catching up */
 	OUTBOX_TURN_MEMORY, /* memory for a page that begins at their place */
-	OUTBOX_TURN_ALONG, /* pages that are read for others: they have enough until those are served */
+	OUTBOX_TURN_ALONG, /* pages that are read for others: they wait until the others are served */
 	OUTBOX_TURN_COUNT, /* a page of the log, to count their backlog */
 	OUTBOX_TURN_AHEAD, /* the head: they have read or counted all that may be read */
 	OUTBOX_TURN_JUDGE, /* time for their filters */

@@ -298,7 +298,7 @@ outbox_window_take_next(OutboxEndpoint *ep, OutboxDelivery **result)
 		return false;
 	if (ep->queue->nwaiting > 1 && !outbox_memory_fits(0))
 	{
-		/* The next settle parks those that are blocked (outbox_lanes_park_followers()). */
+		/* The next settle parks the blocked ones (outbox_lanes_park_followers()). */
 		ep->place.moved = ep->place.moved || !dlist_is_empty(&ep->queue->parking);
 		return false;
 	}

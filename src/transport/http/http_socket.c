@@ -42,7 +42,7 @@ static const size_t bytes_of[] = {
 	[OUTBOX_HTTP_TLS_2] = 160 * 1024,
 };
 
-/* What it takes beside that with a request in flight, at most. */
+/* The bytes that it takes beside that with a request in flight, at most. */
 static const size_t more_in_flight[] = {
 	[OUTBOX_HTTP_PLAIN] = 74 * 1024,
 	[OUTBOX_HTTP_TLS] = 140 * 1024,
