@@ -422,8 +422,8 @@ aws_poll(void)
 
 	if (!aws_http_step())
 		ereport(ERROR,
-				(errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory"),
-				 errdetail("libcurl could not go on with its requests.")));
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("out of memory: libcurl could not go on with its requests")));
 	while ((r = aws_http_next(&end)) != NULL)
 	{
 		if (!r->plain)

@@ -145,8 +145,8 @@ outbox_http_pool_act(int index, int fd, int mask, OutboxTransfer *user)
 	if (curl_multi_socket_action(pools[index].multi, fd, mask, &running) ==
 		CURLM_OUT_OF_MEMORY)
 		ereport(ERROR,
-				(errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory"),
-				 errdetail("libcurl could not go on with its requests.")));
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("out of memory: libcurl could not go on with its requests")));
 	touched |= UINT64CONST(1) << index;
 	if (exceeded == NULL && fd != CURL_SOCKET_TIMEOUT)
 		exceeded = outbox_http_peer_ended();
