@@ -327,6 +327,13 @@ outbox_kept_tidy(void *unused)
 		tidy_at = begun + AGAIN_AFTER;
 		return;
 	}
+	if (!outbox_lock_if_free(OUTBOX_TABLE_ATTEMPT_LOG, OUTBOX_TABLE_ATTEMPT_LOG_2,
+							 AccessShareLock))
+	{
+		outbox_txn_abort();
+		tidy_at = begun + AGAIN_AFTER;
+		return;
+	}
 	outbox_query("WITH slice AS MATERIALIZED (SELECT seq FROM outbox.kept_events"
 				 " WHERE seq > $1 ORDER BY seq LIMIT $2),"
 				 " gone AS (DELETE FROM outbox.kept_events k"

@@ -121,6 +121,8 @@ outbox_forget_run(void *arg)
 	if (n == 0 || list[0].id > upto || !outbox_txn_begin(true))
 		return;
 	if (!outbox_lock_log() ||
+		!outbox_lock_if_free(OUTBOX_TABLE_ATTEMPT_LOG, OUTBOX_TABLE_ATTEMPT_RUNS_2,
+							 RowExclusiveLock) ||
 		!outbox_lock_if_free(OUTBOX_TABLE_SCHEDULED, OUTBOX_TABLE_FORGOTTEN,
 							 RowExclusiveLock))
 	{

@@ -93,6 +93,16 @@ foreach my $table (sort(@others), sort keys %needed)
 	$holder->query_safe('ROLLBACK');
 }
 
+# A worker starts, and new endpoints are loaded, while the table of attempts is locked.
+$holder->query_safe('BEGIN; LOCK TABLE outbox.attempt_log, outbox.attempt_runs IN ACCESS EXCLUSIVE MODE');
+my $worker = worker_pid($node);
+ask("SELECT pg_terminate_backend($worker)");
+endpoint($node, $receiver, 'newcomer', '/ok/newcomer', "topics => '{newcomer}'");
+$receiver->wait_delivered(1, path => '/ok/newcomer', id => emit($node, 'newcomer', '{}'));
+pass('a worker starts, and sends to a new endpoint');
+$holder->query_safe('ROLLBACK');
+ask("SELECT outbox.drop_endpoint('newcomer', discard => true)");
+
 # Settings change, and the list of forget() cannot be read: nothing is read, and what was sent is stored.
 endpoint($node, $receiver, 'slow', '/slow/one?ms=4000', "topics => '{slow.*}'");
 ask("ALTER SYSTEM SET outbox.wakeup_interval = '10ms'; SELECT pg_reload_conf()");
