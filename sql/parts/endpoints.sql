@@ -579,7 +579,6 @@ AS $$
 #variable_conflict use_variable
 DECLARE
     s outbox.endpoint_settings;
-    highest int4;
 BEGIN
     s := ROW(NULL, name, tenant, url, topics, filter, format, headers, config,
              outbox.credential_names(credentials), ordering, on_exhausted, max_in_flight,
@@ -594,21 +593,7 @@ BEGIN
     PERFORM outbox.claim_log();
     SELECT p.snapshot, p.seq_low INTO s.start_snapshot, s.start_seq_low
     FROM outbox.resolve_start(start_at, NULL) p;
-    -- A number is drawn once, also of an endpoint that was dropped: its attempts and figures stay.
-    BEGIN
-        SELECT GREATEST((SELECT max(e.endpoint_id) FROM outbox.endpoint_settings e), (SELECT max(p.endpoint_id) FROM outbox.positions p),
-                        (SELECT max(r.endpoint_id) FROM outbox.attempt_runs r)) INTO highest;
-        RAISE EXCEPTION USING ERRCODE = 'OB000', MESSAGE = 'the locks are given back';
-    EXCEPTION WHEN SQLSTATE 'OB000' THEN NULL;
-    END;
     s.endpoint_id := nextval('outbox.endpoint_settings_endpoint_id_seq');
-    IF s.endpoint_id <= highest THEN
-        -- The sequence was set back.  Figures are kept for longer than the rest, 64 endpoints to a row.
-        highest := GREATEST(highest, (SELECT max(f.block) * 64 + 63 FROM outbox.figures f));
-        PERFORM setval('outbox.endpoint_settings_endpoint_id_seq', highest)
-        FROM outbox.endpoint_settings_endpoint_id_seq q WHERE q.last_value < highest;
-        s.endpoint_id := nextval('outbox.endpoint_settings_endpoint_id_seq');
-    END IF;
     -- A sealed value is sealed for this number of an endpoint.
     s.url := outbox.seal(s.endpoint_id, 'url', s.url);
     s.headers := outbox.seal(s.endpoint_id, 'header', s.headers);

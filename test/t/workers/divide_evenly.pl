@@ -12,7 +12,7 @@ my $node = outbox_node('main', conf => 'max_worker_processes = 16');
 # An endpoint's number says its share, of 255. Each share has from 1 to 51 endpoints here.
 my @weights = map { 1 + int(50 * ($_ / 254)**6) } 0 .. 254;
 my $n = sum(@weights);
-my $ids = join ',', sort { $a <=> $b } map { my $share = $_; map { $share + 255 * $_ } 1 .. $weights[$share] } 0 .. 254;
+my $ids = join ',', map { my $share = $_; map { $share + 255 * $_ } 1 .. $weights[$share] } 0 .. 254;
 
 sub set_workers
 {
