@@ -55,12 +55,11 @@ leave(int code, Datum arg)
 	outbox_launcher_wake();
 }
 
-/* True if the database has no other process. */
 static bool
 is_alone(void)
 {
 	for (int w = 0; w < OUTBOX_MAX_WORKERS; w++)
-		if (&outbox_db->workers[w] != outbox_self && outbox_db->workers[w].pid != 0)
+		if (outbox_db->workers[w].pid != 0)
 			return false;
 	return true;
 }
@@ -151,10 +150,8 @@ outbox_worker_slots_lack(void)
 
 			lack = lack ||
 				(OidIsValid(outbox_shared->databases[i].dboid) && worker->pid == 0 &&
-				 worker->absence == OUTBOX_ABSENCE_NO_ROOM &&
-				 &outbox_shared->databases[i] != outbox_db);
+				 worker->absence == OUTBOX_ABSENCE_NO_ROOM);
 		}
-	lack = lack && is_alone();
 	LWLockRelease(outbox_shared->lock);
 	return lack;
 }

@@ -371,17 +371,6 @@ outbox_chores_next_time(void)
 	return until;
 }
 
-TimestampTz
-outbox_chores_rest_until(TimestampTz now)
-{
-	if (outbox_loop.roster.n > 0 || !outbox_loop.database_ours ||
-		now < outbox_loop.due.retry_locks_at ||
-		pg_atomic_read_u64(&outbox_db->due_at) != (uint64) DT_NOEND ||
-		outbox_sources_next_time() != DT_NOEND || outbox_forget_next_time() != DT_NOEND)
-		return 0;
-	return outbox_retention_next_time();
-}
-
 /*
  * The endpoints are examined in turn, so that all of them give up something before one does
  * twice.  Nothing is read for them before they may send again.

@@ -24,9 +24,6 @@ extern void outbox_chores_end(TimestampTz now);
 /* Returns when one of the steps is due by itself. */
 extern TimestampTz outbox_chores_next_time(void);
 
-/* Until when a worker without endpoints may do nothing.  0: it has work, or endpoints. */
-extern TimestampTz outbox_chores_rest_until(TimestampTz now);
-
 /*
  * Where memory is short, endpoints that may not send give up what they have read.  Their
  * windows are read again later.  Deliveries that wait in memory are parked by the next

@@ -580,8 +580,6 @@ loop(void)
 		publish(now);
 
 		ms = time_to_sleep(now, more);
-		if (ms > 0 && outbox_worker_gives_way(outbox_chores_rest_until(now)))
-			shut_down();
 		now = GetCurrentTimestamp();
 		if (WaitEventSetWait(set, ms, &event, 1, PG_WAIT_EXTENSION) > 0 &&
 			event.events == WL_LATCH_SET)

@@ -41,9 +41,6 @@
 /* ms: when a process looks again at a log that belongs to another database. */
 #define COPY_LOOK 60000L
 
-static const char gives_way[] =
-	"it has no endpoint, and another database lacks a process";
-
 /*
  * Raises the limit of open files, because each request needs a socket.  Warns if
  * the system allows too few.
@@ -113,14 +110,6 @@ begin_when_unlocked(bool write)
 	outbox_worker_slot_waits_for_lock(false);
 }
 
-static void
-note_rest(OutboxWorkerState state, const char *reason, uint64 changed, long ms)
-{
-	if (!outbox_worker_slot_rest(state, reason, changed, ms))
-		ereport(LOG,
-				(errmsg("outbox worker for this database does nothing: %s", reason)));
-}
-
 /*
  * Ends the process, because only another one can leave this state, and it needs no
  * process to wait in.  The launcher starts one when something has changed, and from time
@@ -130,7 +119,9 @@ note_rest(OutboxWorkerState state, const char *reason, uint64 changed, long ms)
 static void
 rest(OutboxWorkerState state, const char *reason, uint64 changed, long ms)
 {
-	note_rest(state, reason, changed, ms);
+	if (!outbox_worker_slot_rest(state, reason, changed, ms))
+		ereport(LOG,
+				(errmsg("outbox worker for this database does nothing: %s", reason)));
 	proc_exit(0);
 }
 
@@ -166,7 +157,8 @@ read_origin(void)
 		if (origin != OUTBOX_ORIGIN_NONE)
 			break;
 		if (outbox_worker_slots_lack())
-			rest(OUTBOX_WORKER_RUNNING, gives_way, changed,
+			rest(OUTBOX_WORKER_RUNNING,
+				 "it has no endpoint, and another database lacks a process", changed,
 				 Min(COPY_LOOK, outbox_retention_of_events() * 100L));
 		outbox_worker_slot_report(OUTBOX_WORKER_RUNNING, NULL);
 		wait_for_change(changed);
@@ -237,17 +229,4 @@ outbox_worker_start(OutboxEnded delivery_ended)
 	OUTBOX_CRASH_POINT("start.read");
 	outbox_txn_commit();
 	(void) outbox_step_try(outbox_reserve_fill, NULL, &failure);
-}
-
-bool
-outbox_worker_gives_way(TimestampTz until)
-{
-	int64 ms = (until - GetCurrentTimestamp()) / 1000;
-
-	if (ms < LACK_LOOK || outbox_self->state != OUTBOX_WORKER_RUNNING ||
-		!outbox_worker_slots_lack())
-		return false;
-	note_rest(OUTBOX_WORKER_RUNNING, gives_way, outbox_loop.seen_changed,
-			  (long) Min(ms, COPY_LOOK));
-	return true;
 }

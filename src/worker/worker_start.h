@@ -11,10 +11,4 @@
  */
 extern void outbox_worker_start(OutboxEnded delivery_ended);
 
-/*
- * True if the process is to end, because the worker has nothing to do until then (0: it has),
- * and another database lacks a process.  The launcher starts the next one.
- */
-extern bool outbox_worker_gives_way(TimestampTz until);
-
 #endif /* OUTBOX_WORKER_START_H */

@@ -30,17 +30,5 @@ is(ask('SELECT state FROM outbox.status', 'empty1'), 'running', 'the status of a
 endpoint($node, $receiver, 'late', '/ok/late', undef, 'empty1');
 $receiver->wait_delivered(1, path => '/ok/late', id => ask("SELECT outbox.emit('shop.event', '{}')", 'empty1'));
 pass('it has a process when it has an endpoint, and one is free');
-
-# Those whose only endpoint was dropped
-push @delivering, 'empty1';
-endpoint($node, $receiver, 'empty1', '/ok/empty1', undef, 'empty1');
-ask('SELECT outbox.create_endpoint($$gone$$, $$' . $receiver->url('/ok/gone') . '$$); SELECT outbox.drop_endpoint($$gone$$)', "empty$_") foreach 2 .. $copies;
-$node->restart;
-deliver('beside databases that have no endpoint any more');
-ask('SELECT outbox.drop_endpoint(name) FROM outbox.endpoints', 'empty1');
-pop @delivering;
-endpoint($node, $receiver, 'empty2', '/ok/empty2', undef, 'empty2');
-push @delivering, 'empty2';
-deliver('one that drops its last endpoint leaves its process to one that has a new one');
 $node->stop;
 done_testing();
