@@ -334,24 +334,25 @@ void
 outbox_expect_no_more_columns(Oid table, int n)
 {
 	char *column;
+	char *owner; /* the table whose columns they are: of a partition, its parent */
 
 	for (int i = n + 1; (column = get_attname(table, i, true)) != NULL; i++)
 	{
-		Oid owner = get_rel_relispartition(table) ? get_partition_parent(table, true) :
-													table;
-
 		if (get_attnum(table, column) == InvalidAttrNumber)
 			continue;
+		owner = get_rel_name(
+			get_rel_relispartition(table) ? get_partition_parent(table, true) : table);
+		if (owner == NULL) /* it is being dropped, and whoever uses it finds that */
+			return;
 		ereport(
 			ERROR,
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg(
 				 "table \"%s.%s\" has a column \"%s\" that the library of outbox %s does not know",
-				 OUTBOX_SCHEMA, get_rel_name(owner), column, OUTBOX_VERSION),
+				 OUTBOX_SCHEMA, owner, column, OUTBOX_VERSION),
 			 errhint(
 				 "If it was added by hand, drop it: ALTER TABLE %s.%s DROP COLUMN %s. If ALTER EXTENSION outbox UPDATE added it, restart the server with the library of the installed version.",
-				 OUTBOX_SCHEMA, quote_identifier(get_rel_name(owner)),
-				 quote_identifier(column))));
+				 OUTBOX_SCHEMA, quote_identifier(owner), quote_identifier(column))));
 	}
 }
 
@@ -359,12 +360,17 @@ outbox_expect_no_more_columns(Oid table, int n)
 static HeapTuple
 form_row(TupleDesc desc, int columns, const OutboxRows *rows, int i)
 {
-	Datum *values = palloc0(sizeof(Datum) * desc->natts);
-	bool  *nulls = palloc(sizeof(bool) * desc->natts);
+	size_t first = (size_t) i * columns;
+	Datum *values;
+	bool  *nulls;
 
+	if (desc->natts == columns)
+		return heap_form_tuple(desc, rows->values + first, rows->nulls + first);
+	values = palloc0(sizeof(Datum) * desc->natts);
+	nulls = palloc(sizeof(bool) * desc->natts);
 	memset(nulls, true, desc->natts);
-	memcpy(values, rows->values + (size_t) i * columns, sizeof(Datum) * columns);
-	memcpy(nulls, rows->nulls + (size_t) i * columns, sizeof(bool) * columns);
+	memcpy(values, rows->values + first, sizeof(Datum) * columns);
+	memcpy(nulls, rows->nulls + first, sizeof(bool) * columns);
 	return heap_form_tuple(desc, values, nulls);
 }
 
