@@ -37,8 +37,7 @@ void (*outbox_http_serves)(int32_t endpoint);
 static OutboxDone report;
 
 static dlist_head all_transfers = DLIST_STATIC_INIT(all_transfers);
-static int64	  next_look =
-	OUTBOX_HTTP_NEVER; /* at requests that libcurl may have forgotten */
+static int64	  next_look = OUTBOX_HTTP_NEVER; /* at requests that are late */
 static dlist_head free_transfers = DLIST_STATIC_INIT(free_transfers);
 static int		  nfree;
 static dlist_head unstarted = DLIST_STATIC_INIT(unstarted);
@@ -264,7 +263,7 @@ launch(OutboxTransfer *t)
 		return;
 	}
 	t->state = RUNNING;
-	t->overdue = false;
+	t->late_since = 0;
 	next_look = Min(next_look, now + LOOK_EVERY);
 	outbox_http_pool_added(t->pool);
 }
@@ -457,7 +456,7 @@ end_slow_bodies(void)
 /*
  * Ends a request that libcurl has forgotten, and whose timeout therefore never comes.  Some
  * versions do when memory lacks.  A process that was stopped first sees to its answers, so
- * the request has to be late at two looks.
+ * the request has to be late at two looks with LOOK_EVERY between them.
  */
 static void
 end_forgotten(void)
@@ -474,13 +473,14 @@ end_forgotten(void)
 
 		if (t->state != RUNNING)
 			continue;
-		if (t->overdue)
+		if (t->late_since != 0 && now - t->late_since >= LOOK_EVERY)
 		{
 			next_look = now; /* the list may change */
 			finish(t, t->connected ? CURLE_OPERATION_TIMEDOUT : CURLE_OUT_OF_MEMORY);
 			return;
 		}
-		t->overdue = now - t->begun_at > t->timeout;
+		if (t->late_since == 0 && now - t->begun_at > t->timeout)
+			t->late_since = now;
 		next_look = now + LOOK_EVERY;
 	}
 }

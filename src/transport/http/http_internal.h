@@ -201,7 +201,7 @@ struct OutboxTransfer
 	int						  lookup_took; /* ms */
 	bool					  runs;		   /* counted in host->running */
 	bool					  connects;	   /* counted in host->connecting */
-	bool					  overdue;	   /* it was past its timeout at a look */
+	int64					  late_since;  /* a look found it past its timeout; 0: none */
 	bool					  tried;	   /* some address was not refused */
 	bool					  connected;
 	int						  sent;			/* so often */
